@@ -1,0 +1,1 @@
+"""Looking inside: functions over a Trace. Empty until the studio needs it."""

@@ -1,0 +1,1 @@
+"""Retrieval: documents, embeddings, search, answers. Empty until it is built."""

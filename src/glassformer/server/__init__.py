@@ -1,0 +1,1 @@
+"""HTTP only: the OpenAI-compatible server and the studio. Empty until it is built."""

@@ -1,0 +1,1 @@
+"""Conversations that outlive the KV cache: messages and token ids. Empty until the server needs it."""

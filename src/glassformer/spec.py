@@ -1,0 +1,151 @@
+"""Spec: a description of something that can be built, as plain frozen data that survives JSON.
+
+A field whose type is a union of specs is a choice; the `kind` of each member names it. The unions are
+the registry: files, command-line overrides, forms and contract tests all read them.
+"""
+
+import difflib
+import json
+import types
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from glassformer.errors import SpecError
+
+S = TypeVar("S", bound="Spec")
+
+
+class Spec(BaseModel):
+    """Frozen; unknown fields are refused, with the name that was probably meant."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_fields(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for name in data:
+                if name not in cls.model_fields:
+                    raise PydanticCustomError("unknown_field", "{message}", {"message": _unknown(str(name), cls.model_fields)})
+        return data
+
+    def to_json(self) -> str:
+        """The spec as indented JSON; `read` gives back an equal spec."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, checked again as a whole."""
+        return check(type(self), {**self.model_dump(), **changes})
+
+
+def members(union: Any) -> tuple[type[Spec], ...]:
+    """The spec classes of a union, in order (a union of one is the class itself)."""
+    if get_origin(union) is Annotated:
+        union = get_args(union)[0]
+    return get_args(union) if get_origin(union) in (Union, types.UnionType) else (union,)
+
+
+def check(kind: type[S], tree: Any, where: object | None = None) -> S:
+    """Plain data as a spec of type `kind`.
+
+    Raises:
+        SpecError: naming the path of the field, what was expected and what came.
+    """
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise SpecError(describe(error), where=where) from None
+
+
+def describe(error: ValidationError) -> str:
+    """A pydantic error as one line: the path of each field and what is wrong with it (the first three)."""
+    lines = []
+    for problem in error.errors()[:3]:
+        path = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        came = problem.get("input")
+        shown = "" if isinstance(came, dict | list | tuple | BaseModel) or problem["type"] == "missing" else f", got {came!r}"
+        if problem["type"] in ("unknown_field", "value_error"):
+            shown = ""
+        lines.append(f"{path}: {message}{shown}" if path else f"{message}{shown}")
+    more = len(error.errors()) - 3
+    return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """A YAML or JSON file as plain data."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError("no such config file", where=path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"can't read the config file: {error}", where=path) from None
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        spot = f"{path}, line {place.line + 1}" if place else path
+        raise SpecError(f"not valid YAML: {getattr(error, 'problem', error)}", where=spot) from None
+    if not isinstance(tree, dict):
+        raise SpecError(f"expected a mapping of fields, got {type(tree).__name__}", where=path)
+    return tree
+
+
+def read(kind: type[S], path: Path) -> S:
+    """The spec in a YAML or JSON file."""
+    return check(kind, read_tree(path), where=path)
+
+
+def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """A copy of plain data with `path.to.field=value` settings applied (values are YAML; list items by number).
+
+    A path that leads into nothing makes the mappings on its way; `check` refuses what doesn't belong.
+    """
+    tree = json.loads(json.dumps(tree))
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path:
+            raise SpecError(f"expected path.to.field=value, got {setting!r}", where="--set")
+        *parents, last = path.split(".")
+        node: Any = tree
+        for depth, name in enumerate(parents):
+            node = _child(node, name, where=".".join(parents[: depth + 1]))
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        if isinstance(node, list):
+            node[_index(node, last, path)] = value
+        else:
+            # A new kind is a new part: what the old one had doesn't carry over.
+            if last == "kind" and node.get("kind") != value:
+                node.clear()
+            node[last] = value
+    return tree
+
+
+def _child(node: Any, name: str, where: str) -> Any:
+    if isinstance(node, list):
+        child = node[_index(node, name, where)]
+    else:
+        child = node.get(name)
+        if child is None:
+            child = node[name] = {}
+    if not isinstance(child, dict | list):
+        raise SpecError(f"{where} is the value {child!r}, it has no fields", where="--set")
+    return child
+
+
+def _index(items: list[Any], name: str, where: str) -> int:
+    if not name.isdigit() or int(name) >= len(items):
+        raise SpecError(f"{where}: expected a number from 0 to {len(items) - 1}, got {name!r}", where="--set")
+    return int(name)
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return f"unknown field {name!r}; {hint}"
