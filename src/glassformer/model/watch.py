@@ -1,0 +1,140 @@
+"""Who watches a forward pass. Every value worth seeing passes through a watcher: `q = watch("q", q)`.
+
+`OFF` hands each value straight back: one cheap call in eager mode, nothing at all when compiled.
+`Trace` keeps what it is asked for and may replace it on its way. A trace belongs to one request.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from glassformer.model.transformer import TransformerSpec
+
+CATALOGUE: Mapping[str, tuple[str, str]] = {
+    "embedding": ("B T D", "the tokens as vectors"),
+    "position": ("B T D", "the vectors with their position added (equal to embedding where nothing is added)"),
+    "resid_pre": ("B T D", "the residual stream as the block receives it"),
+    "norm1": ("B T D", "what attention reads: the stream, normed where the wiring norms first"),
+    "q": ("B H T C", "queries, after q/k norm where there is one"),
+    "k": ("B K T C", "keys of the new tokens, after q/k norm where there is one"),
+    "v": ("B K T C", "values of the new tokens"),
+    "q_rotated": ("B H T C", "queries turned by position (equal to q where nothing turns)"),
+    "k_rotated": ("B K T C", "keys turned by position (equal to k where nothing turns)"),
+    "scores_raw": ("B H T S", "q·k of every pair, unscaled"),
+    "scores": ("B H T S", "scaled, with position bias, before the mask"),
+    "mask": ("B 1 T S", "true where a query may see a key"),
+    "pattern": ("B H T S", "attention weights: each row sums to 1"),
+    "z": ("B H T C", "what each head mixed from the values: the input of the output projection"),
+    "attention_out": ("B T D", "what attention adds to the stream"),
+    "resid_mid": ("B T D", "the stream between attention and feed-forward"),
+    "norm2": ("B T D", "what the feed-forward reads: the stream, normed where the wiring norms first"),
+    "ffn_pre": ("B T F", "hidden units before the activation (the linear branch in a gated unit)"),
+    "ffn_gate": ("B T F", "the gate before its activation (gated units only)"),
+    "ffn_act": ("B T F", "hidden units after activation and gate"),
+    "ffn_out": ("B T D", "what the feed-forward adds to the stream"),
+    "resid_post": ("B T D", "the stream as the block hands it on"),
+    "final_norm": ("B T D", "the stream as the head reads it"),
+    "logits": ("B T V", "a score for every token of the vocabulary"),
+}
+"""Canonical names, in the order of the pass: axes and meaning. Names inside block i are `blocks.i.NAME`."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of one model that can be watched."""
+
+    name: str
+    axes: str
+    sizes: Mapping[str, int]
+    meaning: str
+
+    def shape(self, **free: int) -> tuple[int, ...]:
+        """The shape for given B, T and S: `point.shape(B=2, T=7, S=7)`."""
+        known = {**self.sizes, **free}
+        return tuple(int(axis) if axis.isdigit() else known[axis] for axis in self.axes.split())
+
+
+def points(spec: "TransformerSpec") -> dict[str, Point]:
+    """Everything that can be watched in a model of this spec, by full name, in the order of the pass."""
+    outer = {"D": spec.width, "V": spec.vocabulary}
+    found: list[Point] = []
+    for name, (axes, meaning) in CATALOGUE.items():
+        if name == "resid_pre":
+            for index, block in enumerate(spec.each_block()):
+                sizes = {**outer, **block.sizes(spec.width)}
+                for inner in block.points():
+                    found.append(Point(f"blocks.{index}.{inner}", CATALOGUE[inner][0], sizes, CATALOGUE[inner][1]))
+        if name in ("embedding", "position", "final_norm", "logits"):
+            found.append(Point(name, axes, outer, meaning))
+    return {point.name: point for point in found}
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """What a forward pass asks of whoever watches it."""
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """Shown `value`; returns what the pass shall go on with."""
+        ...
+
+    def at(self, scope: str) -> "Watcher":
+        """The watcher for a part of the model: its names are prefixed with `scope.`."""
+        ...
+
+    def wants(self, *names: str) -> bool:
+        """True when one of these points would be kept or edited; the pass then takes the path that has them."""
+        ...
+
+
+class Off:
+    """Nobody watches."""
+
+    __slots__ = ()
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        return value
+
+    def at(self, scope: str) -> "Off":
+        return self
+
+    def wants(self, *names: str) -> bool:
+        return False
+
+
+OFF = Off()
+
+Edit = Callable[[Tensor], Tensor]
+
+
+class Trace:
+    """Keeps the points whose full name matches one of `keep` (`*` and `?` as in file names) and applies `edits`.
+
+    `trace.kept["blocks.0.pattern"]` is then the tensor, detached and as the pass went on with it (after an edit).
+    """
+
+    def __init__(self, keep: Iterable[str] = ("*",), edits: Mapping[str, Edit] | None = None):
+        self.keep, self.edits, self.scope = tuple(keep), dict(edits or {}), ""
+        self.kept: dict[str, Tensor] = {}
+
+    def at(self, scope: str) -> "Trace":
+        inner = Trace(self.keep, self.edits)
+        inner.scope, inner.kept = f"{self.scope}{scope}.", self.kept
+        return inner
+
+    def wants(self, *names: str) -> bool:
+        return any(self.scope + name in self.edits or self._keeps(self.scope + name) for name in names)
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        full = self.scope + name
+        if (edit := self.edits.get(full)) is not None:
+            value = edit(value)
+        if self._keeps(full):
+            self.kept[full] = value.detach()
+        return value
+
+    def _keeps(self, full: str) -> bool:
+        return any(fnmatchcase(full, wanted) for wanted in self.keep)

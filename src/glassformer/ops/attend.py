@@ -1,0 +1,65 @@
+"""attend: softmax(scale · q kᵀ + bias) v over the keys that each query may see.
+
+`attend` is the plain formula, every step of which can be watched. `attend_fast` gives the same values through
+torch's fused kernel, which never writes the scores out.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from glassformer.ops.softmax import softmax
+
+See = Callable[[str, Tensor], Tensor]
+
+
+def attend(
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B K S C"],
+    v: Float[Tensor, "B K S E"],
+    visible: Bool[Tensor, "b 1 T S"],
+    bias: Float[Tensor, "b h T S"] | None,
+    *,
+    scale: float,
+    see: See,
+) -> Float[Tensor, "B H T E"]:
+    """The plain formula; `see(name, value)` is shown scores_raw, scores, mask and pattern, and may replace them.
+
+    Query head h reads the keys and values of kv-head h // (H/K). `scores_raw` is q kᵀ, `scores` is scaled and biased,
+    before the mask; a query that sees no key at all (padding) reads all of them evenly, never 0/0.
+    Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
+    """
+    shared = q.size(1) // k.size(1)
+    k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+    scores = see("scores_raw", q @ k.transpose(-2, -1)) * scale
+    scores = see("scores", scores if bias is None else scores + bias.to(scores.dtype))
+    mask = see("mask", visible)
+    weights = see("pattern", softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min)))
+    return weights.to(v.dtype) @ v
+
+
+def attend_fast(
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B K S C"],
+    v: Float[Tensor, "B K S E"],
+    visible: Bool[Tensor, "b 1 T S"] | None,
+    bias: Float[Tensor, "b h T S"] | None,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T E"]:
+    """Equal to `attend` up to rounding; `visible=None` means plain causal: row t sees columns 0 … t of the same length."""
+    mask: Tensor | None = visible
+    if bias is not None:
+        mask = bias.to(q.dtype)
+        if visible is not None:
+            mask = mask.masked_fill(~visible, torch.finfo(q.dtype).min)
+        else:
+            causal = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool, device=q.device).tril()
+            mask = mask.masked_fill(~causal, torch.finfo(q.dtype).min)
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, dropout_p=dropout, is_causal=mask is None, scale=scale, enable_gqa=q.size(1) != k.size(1)
+    )
