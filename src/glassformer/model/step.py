@@ -58,13 +58,13 @@ class Cache(Protocol):
 class Step:
     """One pass over tokens [B, T].
 
-    positions: [B, T] where each token stands in its sequence; -1 marks padding.
+    positions: [B, T] where each token stands in its sequence, or [1, T] where all rows agree; -1 marks padding.
     segments:  [B, T] which document each belongs to; tokens of different segments never see each other.
     plain:     every row is one sequence standing at 0 … T-1 and nothing is remembered, so "sees all before" is
                a triangle and needs no mask.
     """
 
-    positions: Int[Tensor, "B T"]
+    positions: Int[Tensor, "b T"]
     segments: Int[Tensor, "B T"] | None = None
     cache: Cache | None = None
     watch: Watcher = OFF
@@ -73,7 +73,7 @@ class Step:
     @staticmethod
     def whole(tokens: Int[Tensor, "B T"], watch: Watcher = OFF) -> "Step":
         """The pass that sees whole sequences from their start."""
-        positions = torch.arange(tokens.size(1), device=tokens.device).expand(tokens.shape)
+        positions = torch.arange(tokens.size(1), device=tokens.device)[None]
         return Step(positions, watch=watch, plain=True)
 
     def layer(self, index: int) -> "LayerStep":

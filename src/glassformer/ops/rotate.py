@@ -5,20 +5,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def angles(positions: Int[Tensor, "B T"], frequency: Float[Tensor, "R"]) -> tuple[Tensor, Tensor]:
-    """cos and sin of position · frequency, each [B, 1, T, R] in float32 (low precision would blur far positions)."""
+def angles(positions: Int[Tensor, "b T"], frequency: Float[Tensor, "R"]) -> tuple[Tensor, Tensor]:
+    """cos and sin of position · frequency, each [b, 1, T, R] in float32 (low precision would blur far positions)."""
     angle = positions[:, None, :, None].to(frequency.dtype) * frequency
     return angle.cos(), angle.sin()
 
 
 def rotate_halves(
-    x: Float[Tensor, "B H T C"], cos: Float[Tensor, "B 1 T R"], sin: Float[Tensor, "B 1 T R"]
+    x: Float[Tensor, "B H T C"], cos: Float[Tensor, "b 1 T R"], sin: Float[Tensor, "b 1 T R"]
 ) -> Float[Tensor, "B H T C"]:
     """Turn the pairs (x_i, x_{i+R}) for i < R; components from 2R on pass unchanged (partial rotation).
 
     Source: Su et al. 2021, RoFormer, eq. 34, in the half-split layout of GPT-NeoX and Llama.
     """
     R = cos.size(-1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     a, b = x[..., :R], x[..., R : 2 * R]
-    turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+    turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     return turned if 2 * R == x.size(-1) else torch.cat((turned, x[..., 2 * R :]), dim=-1)
