@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import tokenizers
 
@@ -15,6 +16,14 @@ from glassformer.tokenizer.pieces import Pieces, read_pieces
 
 EOS = "<|endoftext|>"
 OTHER_EOS = ("</s>", "<eos>", "<|end_of_text|>", "<|im_end|>", "[SEP]")  # when a foreign tokenizer names none
+
+
+class Span(NamedTuple):
+    """A token and the characters of the text that it covers, from `start` up to `end` (a part of one: all of it)."""
+
+    token: int
+    start: int
+    end: int
 
 
 class Tokenizer:
@@ -79,11 +88,15 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, parse_special: bool = False) -> list[list[int]]:
         """Token ids of many texts, in parallel threads."""
-        rust = self._parsing if parse_special else self._plain
-        try:
-            return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
-        except UnicodeEncodeError:
-            raise TokenizerError("the text holds half a surrogate pair, which is no character of Unicode") from None
+        with _refusing_surrogates():
+            encodings = self._rust(parse_special).encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def spans(self, text: str, *, parse_special: bool = False) -> list[Span]:
+        """The tokens of `text`, each with its place in it."""
+        with _refusing_surrogates():
+            encoding = self._rust(parse_special).encode(text, add_special_tokens=False)
+        return [Span(token, *place) for token, place in zip(encoding.ids, encoding.offsets, strict=True)]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of token ids; bytes that are no UTF-8 become U+FFFD, as in `bytes.decode(errors="replace")`."""
@@ -125,6 +138,9 @@ class Tokenizer:
     def _parsing(self) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(self._rules)
 
+    def _rust(self, parse_special: bool) -> tokenizers.Tokenizer:
+        return self._parsing if parse_special else self._plain
+
     @cached_property
     def _pieces(self) -> Pieces:
         tokens = [self._plain.id_to_token(token) or "" for token in range(self.vocabulary)]
@@ -153,6 +169,14 @@ _BERT_ROLES = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
+
+
+@contextmanager
+def _refusing_surrogates() -> Iterator[None]:
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise TokenizerError("the text holds half a surrogate pair, which is no character of Unicode") from None
 
 
 def _settle(rules: str) -> str:

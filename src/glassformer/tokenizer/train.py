@@ -39,7 +39,7 @@ def train_tokenizer(
         raise TokenizerError(f"expected a kind of tokenizer among {', '.join(KINDS)}, got {kind!r}")
     names = list(dict.fromkeys([*(BERT if kind == "wordpiece" else ()), *special, EOS]))
     _check_least(kind, vocabulary, len(names))
-    largest = vocabulary or (MOST_CHARACTERS if kind == "char" else DEFAULT_VOCABULARY + len(names))
+    largest = vocabulary or (MOST_CHARACTERS if kind == "char" else DEFAULT_VOCABULARY)
     try:
         rust = _TRAIN[kind](texts, largest - len(names))
     except UnicodeEncodeError:
