@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -88,15 +87,25 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, parse_special: bool = False) -> list[list[int]]:
         """Token ids of many texts, in parallel threads."""
-        with _refusing_surrogates():
-            encodings = self._rust(parse_special).encode_batch_fast(list(texts), add_special_tokens=False)
+        rust = self._parsing if parse_special else self._plain
+        try:
+            encodings = rust.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+                raise TokenizerError("the text holds half a surrogate pair, which is no character of Unicode") from None
+            raise
         return [encoding.ids for encoding in encodings]
 
     def spans(self, text: str, *, parse_special: bool = False) -> list[Span]:
         """The tokens of `text`, each with its place in it."""
-        with _refusing_surrogates():
-            encoding = self._rust(parse_special).encode(text, add_special_tokens=False)
-        return [Span(token, *place) for token, place in zip(encoding.ids, encoding.offsets, strict=True)]
+        ids = self.encode(text, parse_special=parse_special)
+        pieces = [self.piece(token, first=False) for token in ids]
+        if b"".join(pieces) == text.encode("utf-8"):
+            return _places(ids, pieces, text)
+        # What normalises its text knows best where its tokens come from.
+        rust = self._parsing if parse_special else self._plain
+        offsets = rust.encode(text, add_special_tokens=False).offsets
+        return [Span(token, *place) for token, place in zip(ids, offsets, strict=True)]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of token ids; bytes that are no UTF-8 become U+FFFD, as in `bytes.decode(errors="replace")`."""
@@ -138,9 +147,6 @@ class Tokenizer:
     def _parsing(self) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(self._rules)
 
-    def _rust(self, parse_special: bool) -> tokenizers.Tokenizer:
-        return self._parsing if parse_special else self._plain
-
     @cached_property
     def _pieces(self) -> Pieces:
         tokens = [self._plain.id_to_token(token) or "" for token in range(self.vocabulary)]
@@ -171,12 +177,15 @@ _BERT_ROLES = {
 }
 
 
-@contextmanager
-def _refusing_surrogates() -> Iterator[None]:
-    try:
-        yield
-    except UnicodeEncodeError:
-        raise TokenizerError("the text holds half a surrogate pair, which is no character of Unicode") from None
+def _places(ids: list[int], pieces: list[bytes], text: str) -> list[Span]:
+    """Spans of tokens whose bytes, joined, are the text."""
+    characters = [index for index, character in enumerate(text) for _ in character.encode("utf-8")]
+    spans, start = list[Span](), 0
+    for token, piece in zip(ids, pieces, strict=True):
+        end = start + len(piece)
+        spans.append(Span(token, characters[start], characters[end - 1] + 1))
+        start = end
+    return spans
 
 
 def _settle(rules: str) -> str:
