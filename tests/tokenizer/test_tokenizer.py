@@ -13,7 +13,7 @@ from glassformer.errors import TokenizerError
 from glassformer.tokenizer import KINDS, Tokenizer
 from tokenizer_texts import HARD, TEXT, texts
 
-many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @many

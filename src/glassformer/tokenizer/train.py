@@ -38,6 +38,7 @@ def train_tokenizer(
     if kind not in _TRAIN:
         raise TokenizerError(f"expected a kind of tokenizer among {', '.join(KINDS)}, got {kind!r}")
     names = list(dict.fromkeys([*(BERT if kind == "wordpiece" else ()), *special, EOS]))
+    _check_names(kind, names)
     _check_least(kind, vocabulary, len(names))
     largest = vocabulary or (MOST_CHARACTERS if kind == "char" else DEFAULT_VOCABULARY)
     try:
@@ -50,6 +51,14 @@ def train_tokenizer(
         what = f"a {kind} vocabulary of {vocabulary} is too large for this text, which allows {possible}"
         raise TokenizerError(what, do=f"ask for at most {possible}, or give more text")
     return Tokenizer(rust.to_str())
+
+
+def _check_names(kind: str, names: list[str]) -> None:
+    split = pre_tokenizers.BertPreTokenizer() if kind == "wordpiece" else words()
+    for name in names:
+        # A name that is cut into several words can't be learnt as a token from plain text.
+        if len(split.pre_tokenize_str(name)) < 2:
+            raise TokenizerError(f"the special token {name!r} may also be a word of the text", do="name it as <|name|>")
 
 
 def _check_least(kind: str, vocabulary: int | None, names: int) -> None:

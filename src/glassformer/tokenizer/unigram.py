@@ -16,6 +16,7 @@ from glassformer.tokenizer.split import words
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 SURPLUS = 4  # first pieces for each final one
+COVERAGE = 0.9995  # share of the text whose characters keep a piece of their own, whatever the pieces around them
 SHRINK = 0.75  # what one round of pruning keeps
 LONGEST = 16  # characters in a piece
 SMOOTHING = 0.5  # added to every count: a piece unseen in the best segmentation is rare, not impossible
@@ -33,6 +34,8 @@ class UnigramTrainer:
         self.sample, self.places = sample, places
         self.words, self.counts = list(count), np.fromiter(count.values(), np.int64, len(count))
 
+        self.alphabet = self._frequent_characters()
+
     def train(self) -> dict[str, float]:
         """Log-probability of each piece, most probable first; fewer than `places` when the text has no more."""
         score = self._first_pieces()
@@ -42,6 +45,20 @@ class UnigramTrainer:
         for _ in range(2):
             score = _log_probability(self._count(score))
         return dict(sorted(score.items(), key=lambda item: (-item[1], item[0])))
+
+    def _frequent_characters(self) -> set[str]:
+        """The characters that new words are most likely to need; at most half of the places."""
+        count: Counter[str] = Counter()
+        for word, times in zip(self.words, self.counts.tolist(), strict=True):
+            for character in word:
+                count[character] += times
+        missing, frequent = COVERAGE * count.total(), set[str]()
+        for character, times in sorted(count.items(), key=lambda item: (-item[1], item[0])):
+            if missing <= 0 or len(frequent) >= self.places // 2:
+                break
+            frequent.add(character)
+            missing -= times
+        return frequent
 
     def _first_pieces(self) -> dict[str, float]:
         alphabet = {character for word in self.words for character in word}
@@ -68,7 +85,7 @@ class UnigramTrainer:
         """Without the pieces that cost the text the least probability."""
         keep = max(self.places, int(len(score) * SHRINK))
         total = max(sum(count.values()), 1)
-        loss = {piece: _loss(piece, score, count, total) for piece in score}
+        loss = {piece: math.inf if piece in self.alphabet else _loss(piece, score, count, total) for piece in score}
         kept = set(sorted(score, key=lambda piece: (-loss[piece], piece))[:keep])
         return {piece: value for piece, value in score.items() if piece in kept}
 
