@@ -2,18 +2,21 @@
 
 from glassformer.train.data.batches import IGNORED, Batch, Batches, validation_windows
 from glassformer.train.data.dataset import Dataset, TokenSplit
-from glassformer.train.data.meta import DataMeta, PrepareOptions, PrepareReport
-from glassformer.train.data.prepare import Progress, prepare
+from glassformer.train.data.meta import SPLITS, CleaningReport, DataMeta, PrepareOptions, PrepareReport
+from glassformer.train.data.pipeline import Progress, Report, prepare
 
 __all__ = [
     "IGNORED",
+    "SPLITS",
     "Batch",
     "Batches",
+    "CleaningReport",
     "DataMeta",
     "Dataset",
     "PrepareOptions",
     "PrepareReport",
     "Progress",
+    "Report",
     "TokenSplit",
     "prepare",
     "validation_windows",

@@ -54,7 +54,7 @@ class Batches:
         _check_length(split, context)
         self.split, self.context, self.batch_size = split, context, batch_size
         self.seed, self.boundaries = seed, boundaries
-        # One window less than fit, where there are several, leaves every offset below `context` open.
+        # One window less than fit, where there are several: so the offset has at least `context` places to be.
         self.windows = max(1, (split.tokens - 1) // context - 1)
         self.tokens_per_epoch = self.windows * context
         self._order = lru_cache(maxsize=4)(self._draw_order)
@@ -78,8 +78,7 @@ class Batches:
 
     def _draw_order(self, epoch: int) -> tuple[int, Permutation]:
         first, *keys = draw(self.seed, epoch)
-        offsets = min(self.context, self.split.tokens - self.windows * self.context)
-        return first % offsets, Permutation(self.windows, tuple(keys))
+        return first % (self.split.tokens - self.windows * self.context), Permutation(self.windows, tuple(keys))
 
     def _boundaries_of(self, starts: list[int]) -> np.ndarray:
         return document_places(self.split, starts, self.context + 1)

@@ -13,11 +13,10 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 @dataclass
 class Changes:
-    """What cleaning did: `normalised` and `repeated` count documents."""
+    """What cleaning did: `normalised` counts documents."""
 
     normalised: int = 0
     control_characters: int = 0
-    repeated: int = 0
 
 
 def clean(pieces: Iterable[Piece], changes: Changes) -> Iterator[Piece]:

@@ -44,25 +44,25 @@ class Encoding(NamedTuple):
 class UnfitFileError(DataError):
     """A file that holds no text we can read: an error when it was named, left out when met in a folder."""
 
-    reason = "unfit files"
+    reason = "unfit"
 
 
 class EmptyFileError(UnfitFileError):
     """A file without a byte."""
 
-    reason = "empty files"
+    reason = "empty"
 
 
 class BinaryFileError(UnfitFileError):
     """A file that holds bytes, not text."""
 
-    reason = "binary files"
+    reason = "binary"
 
 
 class UnknownEncodingError(UnfitFileError):
     """Text in an encoding that can't be told from its bytes."""
 
-    reason = "files in an unknown encoding"
+    reason = "of unknown encoding"
 
 
 def named(name: str) -> Encoding:
@@ -85,14 +85,11 @@ def guess(file: BinaryIO, where: object) -> Encoding:
     """The encoding of a whole file, read from its beginning; UTF-8 is checked to the last byte, in bounded memory.
 
     Raises:
-        EmptyFileError: not a byte.
+        EmptyFileError: not a byte in it.
         BinaryFileError: a NUL byte, and no byte-order mark that explains it.
         UnknownEncodingError: not UTF-8, and as GB18030 or Big5 not a usual text either.
     """
-    file.seek(0)
-    head = file.read(4)
-    if not head:
-        raise EmptyFileError("the file is empty", where=where, do="name a file that holds text")
+    head = _head(file, where)
     for mark, codec, label in MARKS:
         if head.startswith(mark):
             return Encoding(codec, label)
@@ -109,18 +106,44 @@ def guess(file: BinaryIO, where: object) -> Encoding:
     return Encoding(codec, label)
 
 
+def confirm(file: BinaryIO, asked: Encoding, where: object) -> Encoding:
+    """The encoding that a user asked for, if the file can be text in it.
+
+    Raises:
+        EmptyFileError: not a byte in it.
+        BinaryFileError: a NUL byte, and no encoding that has them in letters.
+    """
+    _head(file, where)
+    if not asked.codec.startswith(("utf-16", "utf-32")):
+        file.seek(0)
+        offset = 0
+        while block := file.read(BLOCK):
+            _refuse_nul(block, offset, where)
+            offset += len(block)
+    return asked
+
+
+def _head(file: BinaryIO, where: object) -> bytes:
+    file.seek(0)
+    head = file.read(4)
+    if not head:
+        raise EmptyFileError("the file is empty", where=where, do="name a file that holds text")
+    return head
+
+
+def _refuse_nul(block: bytes, offset: int, where: object) -> None:
+    if b"\0" in block:
+        what = f"a binary file, not text (byte {offset + block.index(0)} is NUL)"
+        raise BinaryFileError(what, where=where, do="leave it out; UTF-16 without a mark needs --encoding utf-16-le")
+
+
 def _utf8_fault(file: BinaryIO, where: object) -> str | None:
     """None when every byte of the file is UTF-8, else the first byte that isn't."""
     file.seek(0)
     decoder = codecs.getincrementaldecoder("utf-8")()
     fault, offset = None, 0
     while block := file.read(BLOCK):
-        if b"\0" in block:
-            raise BinaryFileError(
-                f"a binary file, not text (byte {offset + block.index(0)} is NUL)",
-                where=where,
-                do="leave it out, or name its --encoding",
-            )
+        _refuse_nul(block, offset, where)
         if fault is None:
             try:
                 decoder.decode(block)

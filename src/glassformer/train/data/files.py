@@ -14,8 +14,8 @@ Form = Literal["text", "jsonl", "parquet"]
 PROSE = "txt text md markdown rst tex adoc org"
 CODE = (
     "py pyi ipy js mjs cjs jsx ts tsx vue svelte html htm css scss c h cc cpp cxx hpp hh cu cuh m mm java kt kts scala "
-    "groovy clj go rs swift zig nim d cs fs vb rb php pl pm lua r jl hs ml mli ex exs erl elm lisp el scm rkt sh bash zsh fish "
-    "ps1 bat sql proto graphql cmake mk toml yaml yml ini cfg f90 f asm s v sv vhd tf dart sol"
+    "groovy clj go rs swift zig nim d cs fs vb rb php pl pm lua r jl hs ml mli ex exs erl elm lisp el scm rkt sh bash "
+    "zsh fish ps1 bat sql proto graphql cmake mk toml yaml yml ini cfg f90 f asm s v sv vhd tf dart sol"
 )
 TEXT = frozenset(f".{suffix}" for suffix in (PROSE + " " + CODE).split())
 JSON_LINES = frozenset({".jsonl", ".ndjson"})
@@ -69,14 +69,14 @@ def _under(path: Path, leave_out: Path, skipped: Counter[str]) -> Iterator[TextF
         return
     for folder, folders, names in os.walk(path, onerror=_refuse):
         kept = [name for name in sorted(folders) if name not in IGNORED_FOLDERS and not name.startswith(".")]
-        skipped.update({"hidden or ignored folders": len(folders) - len(kept)} if len(kept) < len(folders) else {})
+        skipped.update({"hidden or ignored folder": len(folders) - len(kept)} if len(kept) < len(folders) else {})
         folders[:] = [name for name in kept if (Path(folder) / name).resolve() != leave_out]
         for name in sorted(names):
             form, gzipped = form_of(Path(name))
             if name.startswith("."):
-                skipped["hidden files"] += 1
+                skipped["hidden"] += 1
             elif form is None or not (Path(folder) / name).is_file():
-                skipped["other kinds of file"] += 1
+                skipped["of another kind"] += 1
             else:
                 yield TextFile(Path(folder) / name, form, gzipped, named=False)
 

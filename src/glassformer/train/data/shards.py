@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -39,22 +39,25 @@ class HashedFile:
         return FileMeta(file=self._path.name, bytes=self._bytes, sha256=self._hash.hexdigest())
 
     def abandon(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk can't take the rest either
+            self._file.close()
 
 
 class ShardWriter:
     """One split's tokens in files of at most `shard_tokens`, and where its documents start."""
 
     def __init__(self, folder: Path, split: Split, dtype: str, shard_tokens: int):
-        self.split, self._folder, self._dtype = split, folder, token_type(dtype)
+        self.split: Split = split
+        self._folder, self._dtype = folder, token_type(dtype)
         self._shard_tokens, self._room = shard_tokens, 0
         self._starts, self._shard = HashedFile(folder / f"{split}.idx"), None
         self._shards: list[ShardMeta] = []
         self.tokens = self.documents = 0
 
-    def begin_document(self) -> None:
-        self._starts.write(np.array(self.tokens, START))
-        self.documents += 1
+    def begin_documents(self, ahead: np.ndarray) -> None:
+        """Documents start at these counts of tokens from here on: int64 `[N]`, to be written next."""
+        self._starts.write((ahead + self.tokens).astype(START))
+        self.documents += len(ahead)
 
     def write(self, ids: np.ndarray) -> None:
         """Append tokens `[T]`, over as many shards as they need."""

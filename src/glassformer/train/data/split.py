@@ -1,12 +1,14 @@
 """Who trains and who is held out: by document, by its content; or, where that comes out uneven, at one character."""
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, cast
 
+import numpy as np
+
 from glassformer.errors import DataError
-from glassformer.train.data.clean import Changes
 from glassformer.train.data.meta import Split
 from glassformer.train.data.read import Piece
 
@@ -24,47 +26,59 @@ class Routed(NamedTuple):
 
 @dataclass
 class Survey:
-    """A first reading: one byte of memory a document (and, with `unique`, 16 bytes of digest), no text.
+    """A first reading: one byte of memory a document (and 16 with `unique`, to find repeated ones), no text.
 
-    Two documents of equal content share their fate, so that none is in both splits. `characters` go by fate.
+    Two documents of equal content share their fate, so that none is in both splits. `characters` go by fate; `size` is
+    the UTF-8 bytes looked at; `repeated` is known after `drop_repeated`.
     """
 
     share: float
     seed: int
     unique: bool
-    changes: Changes
     fates: bytearray = field(default_factory=bytearray)
     characters: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(FATES, 0))
+    size: int = 0
     empty: int = 0
+    repeated: int = 0
+    _digests: "array[int]" = field(default_factory=lambda: array("Q"))
+    _lengths: "array[int]" = field(default_factory=lambda: array("Q"))
 
     def look(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Passes the pieces on, and decides about each document at its end."""
-        seen: set[bytes] = set()
-        digest, length = self._digest(), 0
+        fresh = hashlib.blake2b(digest_size=8, key=self.seed.to_bytes(8, "little"))
+        digest, length = fresh.copy(), 0
         for piece in pieces:
-            digest.update(piece.text.encode())
+            content = piece.text.encode()
+            digest.update(content)
+            self.size += len(content)
             length += len(piece.text)
             if piece.ends:
-                name = digest.digest()
-                fate = self._fate(name, length, seen)
-                self.fates.append(FATES.index(fate))
-                self.characters[fate] += length
-                digest, length = self._digest(), 0
+                self._decide(int.from_bytes(digest.digest(), "little"), length)
+                digest, length = fresh.copy(), 0
             yield piece
 
-    def _digest(self) -> "hashlib.blake2b":
-        return hashlib.blake2b(digest_size=16, key=self.seed.to_bytes(8, "little"))
-
-    def _fate(self, name: bytes, length: int, seen: set[bytes]) -> Fate:
+    def _decide(self, digest: int, length: int) -> None:
+        fate: Fate = "validation" if digest < self.share * 2**64 else "train"
         if length == 0:
+            fate = "dropped"
             self.empty += 1
-            return "dropped"
+        self.fates.append(FATES.index(fate))
+        self.characters[fate] += length
         if self.unique:
-            if name in seen:
-                self.changes.repeated += 1
-                return "dropped"
-            seen.add(name)
-        return "validation" if int.from_bytes(name[:8], "little") < self.share * 2**64 else "train"
+            self._digests.append(digest)
+            self._lengths.append(length)
+
+    def drop_repeated(self) -> None:
+        """Drops every document whose 64-bit digest an earlier one had, when `unique`."""
+        digests, lengths = np.frombuffer(self._digests, np.uint64), np.frombuffer(self._lengths, np.uint64)
+        order = np.argsort(digests, kind="stable")
+        again = order[1:][digests[order[1:]] == digests[order[:-1]]]
+        for number in again[lengths[again] > 0].tolist():
+            length = int(lengths[number])
+            self.characters[FATES[self.fates[number]]] -= length
+            self.characters["dropped"] += length
+            self.fates[number] = FATES.index("dropped")
+            self.repeated += 1
 
 
 @dataclass(frozen=True)

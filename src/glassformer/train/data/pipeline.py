@@ -1,4 +1,4 @@
-"""Text files to a folder of token shards: survey, split, tokenizer, tokens. Each is one pass in bounded memory."""
+"""`prepare`: text files to a folder of token shards, in a few passes (survey, tokenizer, tokens) of bounded memory."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 
 from glassformer.errors import DataError
 from glassformer.tokenizer import KINDS, Tokenizer, train_tokenizer
-from glassformer.train.data import encoding as encodings
 from glassformer.train.data.clean import Changes, clean
+from glassformer.train.data.encoding import EmptyFileError, Encoding, UnfitFileError, confirm, guess, named
 from glassformer.train.data.files import TextFile, find
 from glassformer.train.data.meta import (
     META,
@@ -52,8 +52,10 @@ class Corpus:
     skipped: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     encodings: Counter[str] = field(default_factory=Counter)
+    changes: Changes = field(default_factory=Changes)
 
     def pieces(self, changes: Changes | None = None) -> Iterator[Piece]:
+        """All documents in order, cleaned if so asked; `changes` counts what that did."""
         for file, codec in self.files:
             pieces = read(file, codec, self.options.split_on)
             yield from clean(pieces, changes or Changes()) if self.options.clean else pieces
@@ -63,10 +65,10 @@ class Corpus:
         plain = all(not file.gzipped and file.form != "parquet" for file, _ in self.files)
         return sum(file.path.stat().st_size for file, _ in self.files) if plain else None
 
-    def skip(self, file: TextFile, reason: str) -> None:
-        self.skipped[reason] += 1
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(f"{file.path} ({reason})")
+    def skip(self, file: TextFile, error: UnfitFileError) -> None:
+        self.skipped[error.reason] += 1
+        if len(self.examples) < EXAMPLES and not isinstance(error, EmptyFileError):
+            self.examples.append(f"{file.path} ({error.reason})")
 
 
 def prepare(
@@ -115,7 +117,7 @@ def look(paths: Sequence[Path], out: Path, options: PrepareOptions, progress: Re
     Raises:
         DataError: a named file that is empty, binary, or of unknown encoding; or no text at all.
     """
-    asked = encodings.named(options.encoding) if options.encoding else None
+    asked = named(options.encoding) if options.encoding else None
     found, skipped = find(paths, out)
     corpus = Corpus(options, skipped=skipped)
     total, done = sum(file.path.stat().st_size for file in found), 0
@@ -124,10 +126,10 @@ def look(paths: Sequence[Path], out: Path, options: PrepareOptions, progress: Re
         done += file.path.stat().st_size
         try:
             kind = _encoding(file, asked)
-        except encodings.UnfitFileError as error:
+        except UnfitFileError as error:
             if file.named:
                 raise
-            corpus.skip(file, error.reason)
+            corpus.skip(file, error)
             continue
         corpus.files.append((file, kind.codec))
         corpus.encodings[kind.label] += 1
@@ -140,11 +142,11 @@ def look(paths: Sequence[Path], out: Path, options: PrepareOptions, progress: Re
     return corpus
 
 
-def _encoding(file: TextFile, asked: encodings.Encoding | None) -> encodings.Encoding:
+def _encoding(file: TextFile, asked: Encoding | None) -> Encoding:
     if file.form == "parquet":
-        return encodings.Encoding("utf-8", "UTF-8 (parquet)")
+        return Encoding("utf-8", "UTF-8 (parquet)")
     with open_bytes(file) as content:
-        return asked or encodings.guess(content, where=file.path)
+        return confirm(content, asked, file.path) if asked else guess(content, file.path)
 
 
 def _ready_tokenizer(tokenizer: str | Path, options: PrepareOptions) -> Tokenizer | None:
@@ -166,12 +168,11 @@ def _ready_tokenizer(tokenizer: str | Path, options: PrepareOptions) -> Tokenize
 
 
 def _survey(corpus: Corpus, progress: Report) -> Survey:
-    options, changes = corpus.options, Changes()
-    survey = Survey(share=options.validation, seed=options.seed, unique=options.clean, changes=changes)
-    total, done = corpus.size(), 0
-    for piece in survey.look(corpus.pieces(changes)):
-        done += len(piece.text.encode())
-        progress(Progress("reading", done, total and max(total, done)))
+    options, total = corpus.options, corpus.size()
+    survey = Survey(share=options.validation, seed=options.seed, unique=options.clean)
+    for _ in survey.look(corpus.pieces(corpus.changes)):
+        progress(Progress("reading", survey.size, total and max(total, survey.size)))
+    survey.drop_repeated()
     return survey
 
 
@@ -208,13 +209,17 @@ class Encoder:
 
     def flush(self) -> None:
         encoded = self._tokenizer.encode_batch([piece.text for piece in self._pending])
+        tokens: list[int] = []
+        starts: list[int] = []
         for piece, ids in zip(self._pending, encoded, strict=True):
             if self._fresh:
-                self.shards.begin_document()
+                starts.append(len(tokens))
+            tokens += ids
             if piece.ends and self._end is not None:
-                ids.append(self._end)
-            self.shards.write(np.array(ids, np.int64))
+                tokens.append(self._end)
             self._fresh = piece.ends
+        self.shards.begin_documents(np.array(starts, np.int64))
+        self.shards.write(np.array(tokens, np.int64))
         self._pending, self._characters = [], 0
 
     def close(self) -> SplitMeta:
@@ -233,14 +238,14 @@ class Encoder:
 def _write(corpus: Corpus, plan: Plan, tokenizer: Tokenizer, folder: Path, progress: Report) -> dict[Split, SplitMeta]:
     end, dtype = None if plan.stream else tokenizer.eos, _dtype(tokenizer)
     shards = [ShardWriter(folder, split, dtype, corpus.options.shard_tokens) for split in SPLITS]
-    encoders = {writer.split: Encoder(writer, tokenizer, end) for writer in shards}
+    encoders: dict[Split, Encoder] = {writer.split: Encoder(writer, tokenizer, end) for writer in shards}
     try:
         done = 0
         for split, text, ends in plan.route(corpus.pieces()):
             encoders[split].add(Piece(text, ends))
             done += len(text)
             progress(Progress("writing tokens", done, plan.characters))
-        return {split: encoder.close() for split, encoder in encoders.items()}
+        return {writer.split: encoders[writer.split].close() for writer in shards}
     finally:
         for writer in shards:
             writer.abandon()
@@ -249,14 +254,14 @@ def _write(corpus: Corpus, plan: Plan, tokenizer: Tokenizer, folder: Path, progr
 def _report(
     corpus: Corpus, survey: Survey, plan: Plan, tokenizer: Tokenizer, splits: dict[Split, SplitMeta]
 ) -> PrepareReport:
-    cleaning = CleaningReport(**asdict(survey.changes)) if corpus.options.clean else None
+    cleaning = CleaningReport(**asdict(corpus.changes), repeated=survey.repeated)
     return PrepareReport(
         files=len(corpus.files),
         skipped=dict(corpus.skipped),
         skipped_examples=corpus.examples,
         encodings=dict(corpus.encodings),
         empty_documents=survey.empty,
-        cleaning=cleaning,
+        cleaning=cleaning if corpus.options.clean else None,
         split=plan.rule,
         tokenizer=tokenizer.kind,
         vocabulary=tokenizer.vocabulary,
