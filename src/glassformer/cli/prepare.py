@@ -79,8 +79,9 @@ def _bars() -> Iterator[data.Report]:
 
         def show(progress: data.Progress) -> None:
             if progress.stage not in tasks:
-                for task in tasks.values():
-                    bars.stop_task(task)
+                for earlier in bars.tasks:  # their stage is over, and their clock stops
+                    if not earlier.finished:
+                        bars.update(earlier.id, total=1, completed=1)
                 tasks[progress.stage] = bars.add_task(progress.stage, total=progress.total)
             bars.update(tasks[progress.stage], completed=progress.done, total=progress.total)
 
@@ -88,15 +89,21 @@ def _bars() -> Iterator[data.Report]:
 
 
 def _print(report: data.PrepareReport, out: Path) -> None:
-    console = Console()
-    console.print(f"{report.files:,} files: {_counts(report.encodings)}", highlight=False)
+    lines = [f"{_number(report.files, 'file')}: {_counts(report.encodings)}"]
     if report.skipped:
         some = f"; such as {', '.join(report.skipped_examples)}" if report.skipped_examples else ""
-        console.print(f"left out: {_counts(report.skipped)}{some}", highlight=False, markup=False)
+        lines.append(f"left out: {_counts(report.skipped)}{some}")
     if report.empty_documents:
-        console.print(f"left out: {report.empty_documents:,} empty documents", highlight=False)
+        lines.append(f"left out: {_number(report.empty_documents, 'empty document')}")
     if report.cleaning:
-        console.print(f"cleaned: {_cleaned(report.cleaning)}", highlight=False)
+        lines.append(f"cleaned: {_cleaned(report.cleaning)}")
+    typer.echo("\n".join(lines))
+    Console().print(_table(report))
+    typer.echo(f"validation: {report.split}; tokenizer: {report.tokenizer}, vocabulary {report.vocabulary:,}")
+    typer.echo(f"written to {out}")
+
+
+def _table(report: data.PrepareReport) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("split")
     for name in ("documents", "characters", "bytes", "tokens", "bytes per token"):
@@ -105,10 +112,11 @@ def _print(report: data.PrepareReport, out: Path) -> None:
         sizes = (report.documents[split], report.characters[split], report.bytes[split], report.tokens[split])
         ratio = f"{report.bytes[split] / report.tokens[split]:.2f}" if report.tokens[split] else ""
         table.add_row(split, *(f"{size:,}" for size in sizes), ratio)
-    console.print(table)
-    held_out = f"validation: {report.split}; tokenizer: {report.tokenizer}, vocabulary {report.vocabulary:,}"
-    console.print(held_out, highlight=False)
-    console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
+    return table
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _counts(counts: dict[str, int]) -> str:

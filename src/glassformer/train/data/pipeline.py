@@ -35,7 +35,7 @@ EXAMPLES = 5
 class Progress(NamedTuple):
     """How far a stage is: `done` of `total` bytes or characters (None: not known)."""
 
-    stage: Literal["looking", "reading", "training the tokenizer", "writing tokens"]
+    stage: Literal["looking", "reading", "sampling", "training the tokenizer", "writing tokens"]
     done: int
     total: int | None
 
@@ -133,6 +133,7 @@ def look(paths: Sequence[Path], out: Path, options: PrepareOptions, progress: Re
             continue
         corpus.files.append((file, kind.codec))
         corpus.encodings[kind.label] += 1
+    progress(Progress("looking", total, total))
     if not corpus.files:
         raise DataError(
             f"no text in here: found {', '.join(f'{n} {what}' for what, n in corpus.skipped.items())}",
@@ -180,9 +181,10 @@ def _training_text(corpus: Corpus, plan: Plan, progress: Report) -> Iterator[str
     done = 0
     for split, text, _ in plan.route(corpus.pieces()):
         done += len(text)
-        progress(Progress("training the tokenizer", done, plan.characters))
+        progress(Progress("sampling", done, plan.characters))
         if split == "train" and text:
             yield text
+    progress(Progress("training the tokenizer", 0, None))
 
 
 def _dtype(tokenizer: Tokenizer) -> Literal["uint16", "uint32"]:

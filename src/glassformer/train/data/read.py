@@ -17,7 +17,7 @@ from glassformer.train.data.files import TextFile
 
 BLOCK = 1 << 18
 """Bytes read at once."""
-PIECE = 1 << 16
+PIECE = 1 << 14
 """Characters of a piece: a longer document comes in several."""
 
 LINE_END = re.compile(r"\n(?=\S)(?:(?<=\S\n)|(?<=\S\r\n))")
