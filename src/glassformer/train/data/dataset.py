@@ -11,6 +11,7 @@ import numpy as np
 from glassformer.errors import DataError
 from glassformer.tokenizer import Tokenizer
 from glassformer.train.data.meta import DataMeta, FileMeta, Split, SplitMeta, read_meta
+from glassformer.train.data.read import reading
 from glassformer.train.data.shards import START, token_type
 
 ALWAYS_VERIFIED = 10**9
@@ -111,7 +112,7 @@ def _check_size(path: Path, meta: FileMeta) -> None:
 
 
 def _check_content(path: Path, meta: FileMeta) -> None:
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         came = hashlib.file_digest(file, "sha256").hexdigest()
     if came != meta.sha256:
         raise DataError(
