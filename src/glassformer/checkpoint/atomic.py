@@ -77,13 +77,15 @@ def _explained(target: Path) -> Iterator[None]:
 
 _FULL = ("the disk is full", "free some space and try again")
 _FORBIDDEN = ("no permission to write here", "choose another folder or change its permissions")
+_IN_THE_WAY = ("a part of the path is a file", "choose another folder")
 _EXPLANATIONS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EACCES: _FORBIDDEN,
     errno.EPERM: _FORBIDDEN,
     errno.EROFS: ("the file system is read-only", "choose another folder"),
-    errno.ENOTDIR: ("a part of the path is a file", "choose another folder"),
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
 }
 
 

@@ -131,4 +131,5 @@ def _listed(kind: str, names: Sequence[str], most: int = 4) -> str:
     if not names:
         return ""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{len(names)} tensors {kind}: {', '.join(name[:120] for name in names[:most])}{more}"
+    count = f"{len(names)} tensors" if len(names) > 1 else "1 tensor"
+    return f"{count} {kind}: {', '.join(name[:120] for name in names[:most])}{more}"

@@ -78,7 +78,7 @@ class TensorFile:
         """The tensor of this name, in its own memory."""
         entry = self.entries[name]
         tensor = torch.empty(entry.shape, dtype=entry.dtype)
-        self._fill(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), entry.start)
+        self._fill(tensor.reshape(-1).view(torch.uint8).numpy().data, entry.start)
         return tensor
 
     def _fill(self, space: memoryview, start: int) -> None:
@@ -183,4 +183,4 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-            file.write(memoryview(flat.view(torch.uint8).numpy()))
+            file.write(flat.view(torch.uint8).numpy().data)
