@@ -135,6 +135,7 @@ def test_a_wrong_path_says_what_such_a_folder_must_contain(tmp_path):
         return str(caught.value)
 
     assert refusal(tmp_path / "none") == f"{tmp_path / 'none'}: no such folder ({SHAPES})"
+    assert "can't read: File name too long" in refusal(tmp_path / ("x" * 300))
     assert refusal(tmp_path) == f"{tmp_path}: no model in this folder ({SHAPES})"
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     assert "this run has no checkpoint yet" in refusal(tmp_path / "run")

@@ -79,6 +79,19 @@ def test_a_spec_file_is_enough_and_unlike_layers_are_told_apart(tmp_path):
     assert "learned(length 4)" in said(tmp_path / "run.yaml")
 
 
+def test_a_hugging_face_folder_is_described_from_its_config_alone(tmp_path):
+    config = {
+        "model_type": "gpt2",
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert json.loads(said(tmp_path, "--json"))["parameters"]["total"] == 124_439_808
+
+
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="no such folder"):
         said(tmp_path / "none")

@@ -106,6 +106,9 @@ def test_a_model_of_a_trillion_parameters_is_counted_at_once():
     assert flops_per_token(spec, 2**20).prefill > 10**12
     with pytest.raises(SpecError, match="larger than any tensor"):
         parameters_by_part(spec.replace(vocabulary=10**18))
+    wide = spec.blocks[0].replace(attention=spec.blocks[0].attention.replace(head_width=10**12))
+    with pytest.raises(SpecError, match="a size of 1000000000000 is larger than any model's"):
+        parameters_by_part(spec.replace(blocks=(wide,)))
 
 
 def test_counting_draws_no_random_numbers():

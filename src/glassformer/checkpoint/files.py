@@ -3,7 +3,7 @@
 A model folder holds `model.safetensors`, `spec.json` and, where the model has one, the tokenizer's files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from glassformer.checkpoint.document import read_document
 from glassformer.checkpoint.families import FAMILIES
@@ -21,6 +20,7 @@ from glassformer.checkpoint.rename import Source, check, imported, same
 from glassformer.checkpoint.tensors import Entry, TensorFile, save_tensors
 from glassformer.errors import CheckpointError, SpecError
 from glassformer.model.transformer import Transformer, TransformerSpec
+from glassformer.model.unfilled import Unfilled
 from glassformer.spec import check as check_spec
 from glassformer.tokenizer import Tokenizer
 
@@ -77,11 +77,12 @@ def load_model(
         )
     with _weights(place, family) as source:
         _refuse_sizes(spec, source, place.folder)
-        shapes = _shapes(spec, place.folder)
+        model = _unfilled(spec, place.folder)
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         rules = [same(name, name) for name in shapes] if family is None else family.rules(spec)
         check(rules, shapes, source, family.unused if family else (), place.folder)
-        model = _assemble(spec, imported(rules, source), device, dtype)
-    return Loaded(model, tokenizer, spec, place.name, place.folder)
+        _fill(model, imported(rules, source), device, dtype)
+    return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder)
 
 
 def load_spec(path: Path | str, which: Which = "best") -> tuple[TransformerSpec, str]:
@@ -173,31 +174,21 @@ def _elements(entry: Entry) -> int:
     return (entry.stop - entry.start) // entry.dtype.itemsize
 
 
-def _shapes(spec: TransformerSpec, where: Path) -> dict[str, torch.Size]:
-    """The tensors a model of this spec has; nothing is allocated."""
+def _unfilled(spec: TransformerSpec, where: Path) -> Transformer:
+    """The model of a spec, with weights that take no memory yet."""
     try:
-        with torch.device("meta"):
-            return {name: tensor.shape for name, tensor in spec.build().state_dict().items()}
+        with Unfilled():
+            return spec.build()
     except (RuntimeError, OverflowError) as error:
         raise CheckpointError(f"no model can have these sizes: {str(error)[:120]}", where=where) from None
 
 
-class _Unfilled(TorchFunctionMode):
-    """While it is on, `torch.empty` takes no memory: what is to be filled from a file need not exist before."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}), **({"device": "meta"} if func is torch.empty else {}))
-
-
-def _assemble(
-    spec: TransformerSpec, tensors: Iterator[tuple[str, Tensor]], device: str | torch.device, dtype: torch.dtype
-) -> Transformer:
-    with _Unfilled():
-        model = spec.build()
+def _fill(
+    model: Transformer, tensors: Iterable[tuple[str, Tensor]], device: str | torch.device, dtype: torch.dtype
+) -> None:
     ready = {
         name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None).contiguous()
         for name, tensor in tensors
     }
     model.load_state_dict(ready, assign=True)
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())), "a tensor was never filled"
-    return model.to(device).eval()

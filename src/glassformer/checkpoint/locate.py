@@ -36,7 +36,15 @@ def locate(path: Path, which: Which = "best") -> Place:
     Raises:
         CheckpointError: there is nothing there, or nothing that can be loaded; it says what such a folder must have.
     """
-    path = Path(path)
+    try:
+        return _locate(Path(path), which)
+    except OSError as error:  # no permission, a name that is too long
+        raise CheckpointError(
+            f"can't read: {error.strerror}", where=path, do="check the path and its permissions"
+        ) from None
+
+
+def _locate(path: Path, which: Which) -> Place:
     if not path.exists():
         raise CheckpointError("no such folder", where=path, do=SHAPES)
     if not path.is_dir():
@@ -58,12 +66,9 @@ def locate(path: Path, which: Which = "best") -> Place:
 
 def checkpoints(run: Path) -> dict[int, Path]:
     """The complete checkpoints of a run, by step, oldest first."""
-    try:
-        found = [(re.fullmatch(r"step-(\d{1,18})", folder.name), folder) for folder in (run / "checkpoints").iterdir()]
-    except FileNotFoundError:
+    if not (run / "checkpoints").is_dir():
         return {}
-    except OSError as error:
-        raise CheckpointError(f"can't read: {error.strerror}", where=run / "checkpoints") from None
+    found = [(re.fullmatch(r"step-(\d{1,18})", folder.name), folder) for folder in (run / "checkpoints").iterdir()]
     whole = ((int(match[1]), folder) for match, folder in found if match and (folder / "model.safetensors").exists())
     return dict(sorted(whole))
 

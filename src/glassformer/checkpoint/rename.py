@@ -17,26 +17,35 @@ from glassformer.checkpoint.tensors import Entry
 from glassformer.errors import CheckpointError
 
 Turn = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Some of their tensors are some of ours: `load` makes ours of theirs, `save` theirs of ours."""
+    """Some of their tensors are some of ours.
+
+    `load` makes ours of theirs, `save` theirs of ours, and `shapes` tells the shapes of theirs from those of ours.
+    """
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
     load: Turn
     save: Turn
+    shapes: Callable[[Sequence[Shape]], Sequence[Shape]]
 
 
 def same(theirs: str, ours: str) -> Rule:
     """The same tensor under another name."""
-    return Rule((theirs,), (ours,), load=list, save=list)
+    return Rule((theirs,), (ours,), load=list, save=list, shapes=lambda shapes: shapes)
 
 
 def transposed(theirs: str, ours: str) -> Rule:
     """A matrix that they store as [inputs, outputs]; ours is [outputs, inputs]."""
-    return Rule((theirs,), (ours,), load=_transpose, save=_transpose)
+
+    def turn(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [tensor.t() for tensor in tensors]
+
+    return Rule((theirs,), (ours,), load=turn, save=turn, shapes=lambda shapes: [shapes[0][::-1]])
 
 
 def split(theirs: str, ours: Sequence[str], sizes: Sequence[int], *, transpose: bool = False) -> Rule:
@@ -50,16 +59,17 @@ def split(theirs: str, ours: Sequence[str], sizes: Sequence[int], *, transpose: 
         whole = torch.cat(list(tensors))
         return [whole.t() if transpose else whole]
 
-    return Rule((theirs,), tuple(ours), load, save)
+    def shapes(parts: Sequence[Shape]) -> Sequence[Shape]:
+        whole = (sum(part[0] for part in parts), *parts[0][1:])
+        return [whole[::-1] if transpose else whole]
+
+    return Rule((theirs,), tuple(ours), load, save, shapes)
 
 
 def filled(theirs: str, shape: Sequence[int], value: float) -> Rule:
     """A tensor that they always have and we leave out, because `value` everywhere changes nothing."""
-    return Rule((theirs,), (), load=lambda _: [], save=lambda _: [torch.full(tuple(shape), value)])
-
-
-def _transpose(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    return [tensor.t() for tensor in tensors]
+    whole = tuple(shape)
+    return Rule((theirs,), (), load=lambda _: [], save=lambda _: [torch.full(whole, value)], shapes=lambda _: [whole])
 
 
 class Source(Protocol):
@@ -71,15 +81,18 @@ class Source(Protocol):
     def read(self, name: str) -> Tensor: ...
 
 
-Shapes = Mapping[str, Sequence[int]]
-
-
-def check(rules: Iterable[Rule], shapes: Shapes, source: Source, unused: Sequence[str], where: Path) -> None:
+def check(
+    rules: Iterable[Rule], shapes: Mapping[str, Shape], source: Source, unused: Sequence[str], where: Path
+) -> None:
     """Refuse a checkpoint that lacks tensors, has others, or has them in other shapes; nothing is read yet.
 
     `shapes` are those of our model; `unused` are patterns of names that a checkpoint may hold without need.
     """
-    expected = dict(_their_shapes(rules, shapes))
+    expected = {
+        name: shape
+        for rule in rules
+        for name, shape in zip(rule.theirs, rule.shapes([shapes[name] for name in rule.ours]), strict=True)
+    }
     found = {
         name: entry.shape
         for name, entry in source.entries.items()
@@ -93,7 +106,7 @@ def check(rules: Iterable[Rule], shapes: Shapes, source: Source, unused: Sequenc
             [
                 f"{name} (expected {list(shape)}, found {list(found[name])})"
                 for name, shape in expected.items()
-                if name in found and tuple(found[name]) != tuple(shape)
+                if name in found and found[name] != shape
             ],
         ),
     ]
@@ -117,14 +130,6 @@ def exported(rules: Iterable[Rule], tensors: Mapping[str, Tensor]) -> dict[str, 
         for rule in rules
         for name, tensor in zip(rule.theirs, rule.save([tensors[name] for name in rule.ours]), strict=True)
     }
-
-
-def _their_shapes(rules: Iterable[Rule], shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """What export would write, tried on tensors without memory: so import and export can't disagree."""
-    for rule in rules:
-        outlines = [torch.empty(tuple(shapes[name]), device="meta") for name in rule.ours]
-        for name, tensor in zip(rule.theirs, rule.save(outlines), strict=True):
-            yield name, tuple(tensor.shape)
 
 
 def _listed(kind: str, names: Sequence[str], most: int = 4) -> str:

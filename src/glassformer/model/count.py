@@ -1,7 +1,6 @@
 """What a model costs: parameters, floating-point operations and cache bytes, from its spec alone.
 
-A model is built without memory (on torch's meta device), one block of each kind, so a model of any size is counted
-at once.
+A model is built without memory, with one block of each kind, so a model of any size is counted at once.
 """
 
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import cast
 
-import torch
 from torch import nn
 
 from glassformer.errors import SpecError
@@ -19,6 +17,9 @@ from glassformer.model.mask import MaskSpec
 from glassformer.model.norm import LayerNorm, RMSNorm
 from glassformer.model.position import Position
 from glassformer.model.transformer import Transformer, TransformerSpec
+from glassformer.model.unfilled import Unfilled
+
+MAX_SIZE = 2**24  # of width, hidden width and heads: tables that are computed from them take real memory
 
 PARTS = ("embedding", "position", "attention", "feed-forward", "norms", "head")
 
@@ -44,8 +45,11 @@ def outline(spec: TransformerSpec) -> tuple[Transformer, list[int]]:
         SpecError: sizes that no tensor can have.
     """
     pattern = min(len(spec.blocks), spec.layers)
+    widest = max(spec.width, *(size for block in spec.blocks for size in block.sizes(spec.width).values()))
+    if widest > MAX_SIZE:
+        raise SpecError(f"a size of {widest} is larger than any model's (at most {MAX_SIZE})")
     try:
-        with torch.device("meta"):
+        with Unfilled():
             model = spec.replace(layers=pattern).build()
     except (RuntimeError, OverflowError):
         raise SpecError("these sizes are larger than any tensor can be") from None
