@@ -37,6 +37,7 @@ for folder in sys.argv[3:]:
     ids[folder] = tokenizer(text, split_special_tokens=True)["input_ids"]
     assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert tokenizer.eos_token == "<|endoftext|>"
+    assert model.get_input_embeddings().padding_idx is None  # or fine-tuning would never move the end of a text
 save_file(logits, sys.argv[1])
 print(json.dumps(ids))
 """

@@ -47,7 +47,9 @@ def export_folder(model: Transformer, tokenizer: Tokenizer | None, target: Path,
 
     def write(folder: Path) -> None:
         ends = _special_ids(tokenizer, folder)
-        _write(folder / "config.json", {**config, **ends, "dtype": _name(dtype)})
+        # transformers never trains the embedding of the padding token: where that is the end of a text, it must be.
+        padding = None if ends["pad_token_id"] == ends["eos_token_id"] else ends["pad_token_id"]
+        _write(folder / "config.json", {**config, **ends, "pad_token_id": padding, "dtype": _name(dtype)})
         _write(folder / "generation_config.json", ends)
         save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
 
