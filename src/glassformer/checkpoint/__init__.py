@@ -1,0 +1,16 @@
+"""Models on disk: written atomically, read with suspicion, exchanged with other programs by name tables."""
+
+from glassformer.checkpoint.atomic import write_file, write_folder
+from glassformer.checkpoint.files import Loaded, load_model, load_spec, save_model
+from glassformer.checkpoint.tensors import load_tensors, save_tensors
+
+__all__ = [
+    "Loaded",
+    "load_model",
+    "load_spec",
+    "load_tensors",
+    "save_model",
+    "save_tensors",
+    "write_file",
+    "write_folder",
+]

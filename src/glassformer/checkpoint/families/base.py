@@ -1,0 +1,148 @@
+"""What a family is: the architecture of another program, written down as a spec and a name table.
+
+What an architecture can't express is never listed by hand. A config is written from a spec, read back, and every
+difference between the two specs is refused by name: a field that is added to the model tomorrow is covered today.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from glassformer.checkpoint.rename import Rule
+from glassformer.errors import CheckpointError, SpecError
+from glassformer.model.transformer import TransformerSpec
+from glassformer.spec import describe
+
+Tree = Mapping[str, Any]
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "relu2": "relu_squared",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Activations by the names that Hugging Face gives them; the first name of each is the one that is exported."""
+
+THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+
+# Fields that say how a model was trained, or where it starts: the exported numbers don't depend on them.
+OF_TRAINING = ("dropout", "init", "context")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture of Hugging Face's transformers.
+
+    read:   their config.json as a spec.
+    write:  a spec as their config.json; fields they can't express may be left out, `config` finds them.
+    widen:  the same model with the parts that they always have and that change nothing when empty (biases of 0).
+    rules:  the name table for a spec (not widened).
+    prefix: what their names begin with; files of the bare model leave it out.
+    unused: patterns of names that their checkpoints may hold without need.
+    """
+
+    model_type: str
+    architecture: str
+    read: Callable[[Tree], TransformerSpec]
+    write: Callable[[TransformerSpec], dict[str, Any]]
+    widen: Callable[[TransformerSpec], TransformerSpec]
+    rules: Callable[[TransformerSpec], list[Rule]]
+    prefix: str
+    unused: tuple[str, ...] = ()
+
+    def spec(self, config: Tree) -> TransformerSpec:
+        """Their config as a spec; raises CheckpointError where it asks for what we don't have, or makes no sense."""
+        try:
+            return self.read(config)
+        except ValidationError as error:
+            raise CheckpointError(f"no usable {self.architecture} config: {describe(error)}") from None
+        except SpecError as error:
+            raise CheckpointError(f"no usable {self.architecture} config: {error.what}") from None
+        except (TypeError, ArithmeticError, AttributeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(f"no usable {self.architecture} config: {error}") from None
+
+    def config(self, spec: TransformerSpec) -> dict[str, Any]:
+        """A spec as their config; raises CheckpointError that names the fields the architecture can't express."""
+        config = self.write(spec)
+        misfits = list(differences(_plain(self.widen(spec)), _plain(self.spec(config))))
+        if misfits:
+            shown = "; ".join(
+                f"{path} = {ours}: {self.architecture} has {theirs}" for path, ours, theirs in misfits[:4]
+            )
+            more = f"; and {len(misfits) - 4} more" if len(misfits) > 4 else ""
+            raise CheckpointError(f"this model is no {self.architecture}: {shown}{more}")
+        return {"architectures": [self.architecture], "model_type": self.model_type, **config}
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two trees differ: path and both values. Parts of unlike kind are one difference, not many."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        if ours.get("kind") != theirs.get("kind"):
+            yield f"{path}.kind".lstrip("."), ours.get("kind"), theirs.get("kind")
+            return
+        for name in ours:
+            yield from differences(ours[name], theirs.get(name), f"{path}.{name}".lstrip("."))
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(one, other, f"{path}.{index}")
+    elif ours != theirs:
+        yield path, _brief(ours), _brief(theirs)
+
+
+def _plain(spec: TransformerSpec) -> dict[str, Any]:
+    """A spec as a tree in which equal models are equal: blocks unrolled, defaults written out, training left out."""
+    blocks = []
+    for block in spec.each_block():
+        width = block.attention.width_of_head(spec.width)
+        scale = block.attention.scale or width**-0.5
+        blocks.append(block.replace(attention=block.attention.replace(head_width=width, scale=scale)))
+    tree = spec.model_dump(mode="json")
+    tree["blocks"] = [block.model_dump(mode="json") for block in blocks]
+    return _without_training(tree)
+
+
+def _without_training(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: _without_training(value) for name, value in tree.items() if name not in OF_TRAINING}
+    return [_without_training(item) for item in tree] if isinstance(tree, list) else tree
+
+
+def _brief(value: Any) -> Any:
+    return value["kind"] if isinstance(value, dict) and "kind" in value else value
+
+
+def refuse(config: Tree, plain: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a config in which a field has another value than those given (a field that is missing is fine)."""
+    for name, values in plain.items():
+        if name in config and config[name] not in values:
+            raise CheckpointError(
+                f"config.json: {name} = {str(config[name])[:80]} is not supported (only {', '.join(map(str, values))})"
+            )
+
+
+def activation(name: Any) -> Any:
+    """Our name of an activation of theirs."""
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise CheckpointError(
+            f"config.json: activation {str(name)[:80]!r} is not known (known: {', '.join(ACTIVATIONS)})"
+        )
+    return ACTIVATIONS[name]
+
+
+def size(config: Tree, *names: str) -> int:
+    """The first of these fields that is there; a config without any of them is refused."""
+    for name in names:
+        if config.get(name) is not None:
+            value = config[name]
+            if type(value) is not int or not 1 <= value < 2**40:
+                raise CheckpointError(f"config.json: expected {name} to be a positive number, found {str(value)[:80]}")
+            return value
+    raise CheckpointError(f"config.json: {names[0]} is missing")

@@ -1,0 +1,194 @@
+"""Models as folders: `save_model` and `load_model`.
+
+A model folder holds `model.safetensors`, `spec.json` and, where the model has one, the tokenizer's files.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.checkpoint.document import read_document
+from glassformer.checkpoint.families import FAMILIES
+from glassformer.checkpoint.families.base import Family
+from glassformer.checkpoint.locate import PICKLES, Place, Which, locate, pickled
+from glassformer.checkpoint.rename import Source, check, imported, same
+from glassformer.checkpoint.tensors import Entry, TensorFile, save_tensors
+from glassformer.errors import CheckpointError, SpecError
+from glassformer.model.transformer import Transformer, TransformerSpec
+from glassformer.model.unfilled import Unfilled
+from glassformer.spec import check as check_spec
+from glassformer.tokenizer import Tokenizer
+
+WEIGHTS, SPEC, INDEX = "model.safetensors", "spec.json", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model from disk, in evaluation mode. `folder` is where its weights were, `name` what to call it."""
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+    spec: TransformerSpec
+    name: str
+    folder: Path
+
+
+def save_model(
+    folder: Path, model: Transformer, tokenizer: Tokenizer | None = None, extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write a model folder; what is `extra` becomes text in the header of model.safetensors.
+
+    It is atomic inside `write_folder(target, lambda folder: save_model(folder, …))`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tensors(folder / WEIGHTS, model.state_dict(), {name: str(value) for name, value in (extra or {}).items()})
+    (folder / SPEC).write_text(model.spec.to_json(), encoding="utf-8")
+    if tokenizer is not None:
+        tokenizer.save(folder)
+
+
+def load_model(
+    path: Path | str,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    which: Which = "best",
+) -> Loaded:
+    """The model of a checkpoint, of a run (its best checkpoint, else its last) or of a Hugging Face folder.
+
+    Weights are read one tensor at a time and converted to `dtype`, so loading needs little more memory than the model.
+
+    Raises:
+        CheckpointError: nothing to load at `path`, a damaged file, or tensors that are not those of the spec.
+    """
+    place = locate(Path(path), which)
+    family, spec = _spec(place)
+    tokenizer = Tokenizer.load(place.tokenizer) if place.tokenizer else None
+    if tokenizer is not None and tokenizer.vocabulary > spec.vocabulary:
+        raise CheckpointError(
+            f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {spec.vocabulary}",
+            where=place.tokenizer,
+            do="give the model its own tokenizer",
+        )
+    with _weights(place, family) as source:
+        _refuse_sizes(spec, source, place.folder)
+        model = _unfilled(spec, place.folder)
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        rules = [same(name, name) for name in shapes] if family is None else family.rules(spec)
+        check(rules, shapes, source, family.unused if family else (), place.folder)
+        _fill(model, imported(rules, source), device, dtype)
+    return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder)
+
+
+def load_spec(path: Path | str, which: Which = "best") -> tuple[TransformerSpec, str]:
+    """The spec and the name of a model, without its weights; errors as `load_model`."""
+    place = locate(Path(path), which)
+    return _spec(place)[1], place.name
+
+
+def _spec(place: Place) -> tuple[Family | None, TransformerSpec]:
+    if place.config is None:
+        path = place.folder / SPEC
+        try:
+            return None, check_spec(TransformerSpec, read_document(path), where=path)
+        except SpecError as error:
+            raise CheckpointError(f"not the spec of a model: {error.what}", where=path) from None
+    kind = place.config.get("model_type")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    path = place.folder / "config.json"
+    if family is None:
+        raise CheckpointError(
+            f"model_type {str(kind)[:80]!r} is not known", where=path, do=f"known: {', '.join(FAMILIES)}"
+        )
+    try:
+        return family, family.spec(place.config)
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=path, do=error.do) from None
+
+
+@contextmanager
+def _weights(place: Place, family: Family | None) -> Iterator[Source]:
+    """The tensors of a folder, from one file or from the shards that an index lists."""
+    with ExitStack() as stack:
+        if (place.folder / WEIGHTS).exists():
+            source: Source = stack.enter_context(TensorFile(place.folder / WEIGHTS))
+        elif (place.folder / INDEX).exists():
+            source = _sharded(place.folder, stack)
+        else:
+            for file in sorted(place.folder.iterdir()):
+                if file.suffix in PICKLES:
+                    raise pickled(file)
+            raise CheckpointError(f"no weights here: expected {WEIGHTS} or {INDEX}", where=place.folder)
+        if family is not None and not any(name.startswith(family.prefix) for name in source.entries):
+            source = _Renamed({f"{family.prefix}{name}": (source, name) for name in source.entries})
+        yield source
+
+
+class _Renamed:
+    """Tensors of several files, or under other names: `parts` says where each lies and what it is called there."""
+
+    def __init__(self, parts: Mapping[str, tuple[Source, str]]):
+        self.parts = parts
+        self.entries: Mapping[str, Entry] = {name: file.entries[there] for name, (file, there) in parts.items()}
+
+    def read(self, name: str) -> Tensor:
+        file, there = self.parts[name]
+        return file.read(there)
+
+
+def _sharded(folder: Path, stack: ExitStack) -> Source:
+    path = folder / INDEX
+    names = read_document(path).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
+        raise CheckpointError("expected weight_map to map tensors to files", where=path)
+    files: dict[str, TensorFile] = {}
+    for shard in sorted(set(names.values())):
+        if not shard.endswith(".safetensors") or Path(shard).name != shard:
+            raise CheckpointError(f"expected the name of a .safetensors file, found {shard[:80]!r}", where=path)
+        files[shard] = stack.enter_context(TensorFile(folder / shard))
+    held = {name: shard for shard, file in files.items() for name in file.entries}
+    if held != names or sum(len(file.entries) for file in files.values()) != len(held):
+        odd = sorted(name for name in held.keys() | names.keys() if held.get(name) != names.get(name))
+        what = f"the index and the files disagree about {', '.join(odd[:4]) or 'a tensor that occurs twice'}"
+        raise CheckpointError(what, where=path, do="copy or download the folder again")
+    return _Renamed({name: (files[shard], name) for name, shard in names.items()})
+
+
+def _refuse_sizes(spec: TransformerSpec, source: Source, where: Path) -> None:
+    """Refuse a spec that is larger than its file could be, before a model of that size is built."""
+    elements = max((_elements(entry) for entry in source.entries.values()), default=0)
+    sizes = [spec.width, spec.vocabulary, spec.position.limit or 1]
+    for block in spec.blocks:
+        sizes += block.sizes(spec.width).values()
+    if spec.layers > len(source.entries) or max(sizes) > elements:
+        what = f"checkpoint of another spec: {spec.layers} layers and sizes up to {max(sizes)} don't fit into "
+        raise CheckpointError(f"{what}{len(source.entries)} tensors of at most {elements} numbers", where=where)
+
+
+def _elements(entry: Entry) -> int:
+    return (entry.stop - entry.start) // entry.dtype.itemsize
+
+
+def _unfilled(spec: TransformerSpec, where: Path) -> Transformer:
+    """The model of a spec, with weights that take no memory yet."""
+    try:
+        with Unfilled():
+            return spec.build()
+    except (RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"no model can have these sizes: {str(error)[:120]}", where=where) from None
+
+
+def _fill(
+    model: Transformer, tensors: Iterable[tuple[str, Tensor]], device: str | torch.device, dtype: torch.dtype
+) -> None:
+    ready = {
+        name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None).contiguous()
+        for name, tensor in tensors
+    }
+    model.load_state_dict(ready, assign=True)
+    assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())), "a tensor was never filled"

@@ -1,0 +1,140 @@
+"""Name tables: how the tensors of another program's checkpoint become ours, and ours theirs.
+
+A table is a list of rules. Import applies them, export inverts them, and every tensor on both sides must be
+accounted for.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from glassformer.checkpoint.tensors import Entry
+from glassformer.errors import CheckpointError
+
+Turn = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Some of their tensors are some of ours.
+
+    `load` makes ours of theirs, `save` theirs of ours, and `shapes` tells the shapes of theirs from those of ours.
+    """
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    load: Turn
+    save: Turn
+    shapes: Callable[[Sequence[Shape]], Sequence[Shape]]
+
+
+def same(theirs: str, ours: str) -> Rule:
+    """The same tensor under another name."""
+    return Rule((theirs,), (ours,), load=list, save=list, shapes=lambda shapes: shapes)
+
+
+def transposed(theirs: str, ours: str) -> Rule:
+    """A matrix that they store as [inputs, outputs]; ours is [outputs, inputs]."""
+
+    def turn(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [tensor.t() for tensor in tensors]
+
+    return Rule((theirs,), (ours,), load=turn, save=turn, shapes=lambda shapes: [shapes[0][::-1]])
+
+
+def split(theirs: str, ours: Sequence[str], sizes: Sequence[int], *, transpose: bool = False) -> Rule:
+    """One of theirs is several of ours, one after the other along the outputs (the first axis of ours)."""
+
+    def load(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        whole = tensors[0].t() if transpose else tensors[0]
+        return whole.split(list(sizes))
+
+    def save(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        whole = torch.cat(list(tensors))
+        return [whole.t() if transpose else whole]
+
+    def shapes(parts: Sequence[Shape]) -> Sequence[Shape]:
+        whole = (sum(part[0] for part in parts), *parts[0][1:])
+        return [whole[::-1] if transpose else whole]
+
+    return Rule((theirs,), tuple(ours), load, save, shapes)
+
+
+def filled(theirs: str, shape: Sequence[int], value: float) -> Rule:
+    """A tensor that they always have and we leave out, because `value` everywhere changes nothing."""
+    whole = tuple(shape)
+    return Rule((theirs,), (), load=lambda _: [], save=lambda _: [torch.full(whole, value)], shapes=lambda _: [whole])
+
+
+class Source(Protocol):
+    """Tensors on disk, by their names there."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+
+def check(
+    rules: Iterable[Rule], shapes: Mapping[str, Shape], source: Source, unused: Sequence[str], where: Path
+) -> None:
+    """Refuse a checkpoint that lacks tensors, has others, or has them in other shapes; nothing is read yet.
+
+    `shapes` are those of our model; `unused` are patterns of names that a checkpoint may hold without need.
+    """
+    expected = {
+        name: shape
+        for rule in rules
+        for name, shape in zip(rule.theirs, rule.shapes([shapes[name] for name in rule.ours]), strict=True)
+    }
+    found = {
+        name: entry.shape
+        for name, entry in source.entries.items()
+        if name in expected or not any(re.fullmatch(pattern, name) for pattern in unused)
+    }
+    problems = [
+        _listed("missing", [name for name in expected if name not in found]),
+        _listed("unexpected", [name for name in found if name not in expected]),
+        _listed(
+            "of another shape",
+            [
+                f"{name} (expected {list(shape)}, found {list(found[name])})"
+                for name, shape in expected.items()
+                if name in found and found[name] != shape
+            ],
+        ),
+    ]
+    if any(problems):
+        what = "; ".join(problem for problem in problems if problem)
+        raise CheckpointError(
+            f"checkpoint of another spec: {what}", where=where, do="give the weights and the spec of the same model"
+        )
+
+
+def imported(rules: Iterable[Rule], source: Source) -> Iterator[tuple[str, Tensor]]:
+    """Our names and tensors, read from the disk rule by rule."""
+    for rule in rules:
+        yield from zip(rule.ours, rule.load([source.read(name) for name in rule.theirs]), strict=True)
+
+
+def exported(rules: Iterable[Rule], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their names and tensors."""
+    return {
+        name: tensor
+        for rule in rules
+        for name, tensor in zip(rule.theirs, rule.save([tensors[name] for name in rule.ours]), strict=True)
+    }
+
+
+def _listed(kind: str, names: Sequence[str], most: int = 4) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    count = f"{len(names)} tensors" if len(names) > 1 else "1 tensor"
+    return f"{count} {kind}: {', '.join(name[:120] for name in names[:most])}{more}"

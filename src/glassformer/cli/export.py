@@ -1,0 +1,37 @@
+"""`glassformer export`: a trained model as a Hugging Face folder."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from rich.console import Console
+
+from glassformer.checkpoint import load_model
+from glassformer.checkpoint.export import export_folder
+from glassformer.checkpoint.families import FAMILIES
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run, a checkpoint, or any model folder.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
+    family: Annotated[
+        str, typer.Option(help=f"The architecture to export to: {', '.join(FAMILIES)}, or auto for one that fits.")
+    ] = "auto",
+    which: Annotated[Literal["best", "last"], typer.Option(help="Which checkpoint of a run.")] = "best",
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="The number format of the weights.")
+    ] = "float32",
+) -> None:
+    """Write a model for Hugging Face's transformers, which give the same logits.
+
+    Example: glassformer export runs/first exported --dtype bfloat16
+    """
+    loaded = load_model(run, dtype=DTYPES[dtype], which=which)
+    chosen = export_folder(loaded.model, loaded.tokenizer, out, family)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{loaded.folder} is now {chosen.architecture} in {out}", markup=False)
+    if loaded.tokenizer is None:
+        console.print("It has no tokenizer: none was found beside the weights.", markup=False)

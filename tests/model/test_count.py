@@ -1,0 +1,117 @@
+"""What a model costs, against formulas worked out by hand and against a model that is really built and run."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from glassformer.errors import SpecError
+from glassformer.model import Step, Trace, TransformerSpec
+from glassformer.model.attention import GroupedAttentionSpec
+from glassformer.model.count import (
+    cache_bytes_per_token,
+    flops_per_token,
+    mean_keys,
+    parameters_by_part,
+    training_flops_per_token,
+)
+from glassformer.model.mask import BidirectionalSpec, CausalSpec, WindowSpec
+from glassformer.model.norm import RMSNormSpec
+from glassformer.model.recipes import gpt2, llama
+
+GPT2_SMALL = gpt2(50257, layers=12, width=768, heads=12, context=1024)
+LLAMA = llama(1000, layers=3, width=64, heads=8, kv_heads=2, context=128)
+
+
+def mixed() -> TransformerSpec:
+    """Five layers of a pattern of two, one with a window and q/k norm."""
+    spec = llama(97, layers=5, width=32, heads=4, kv_heads=2, context=40)
+    near = GroupedAttentionSpec(heads=4, kv_heads=1, mask=WindowSpec(size=8), qk_norm=RMSNormSpec())
+    return spec.replace(blocks=(spec.blocks[0], spec.blocks[0].replace(attention=near)))
+
+
+def test_gpt2_small_has_its_124_million_parameters():
+    D = 768
+    assert parameters_by_part(GPT2_SMALL) == {
+        "embedding": 50257 * D,
+        "position": 1024 * D,
+        "attention": 12 * (4 * D * D + 4 * D),
+        "feed-forward": 12 * (8 * D * D + 5 * D),
+        "norms": 25 * 2 * D,
+        "head": 0,
+        "total": 124_439_808,
+    }
+
+
+def test_a_llama_counts_as_its_formula():
+    D, F, C, H, K = 64, 192, 8, 8, 2
+    assert parameters_by_part(LLAMA) == {
+        "embedding": 1000 * D,
+        "position": 0,
+        "attention": 3 * (2 * D * H * C + 2 * D * K * C),
+        "feed-forward": 3 * 3 * D * F,
+        "norms": 7 * D,
+        "head": 1000 * D,
+        "total": 2 * 1000 * D + 3 * (2 * D * H * C + 2 * D * K * C + 3 * D * F) + 7 * D,
+    }
+
+
+@pytest.mark.parametrize("spec", [LLAMA, mixed(), gpt2(97, layers=2, width=32, heads=4, context=16)])
+def test_the_parts_add_up_to_the_model_that_is_built(spec):
+    counts = parameters_by_part(spec)
+    built = sum(parameter.numel() for parameter in spec.build().parameters())
+    assert counts.pop("total") == sum(counts.values()) == built
+
+
+def test_operations_are_those_of_the_formula():
+    D, F, C, H, K, T = 64, 192, 8, 8, 2, 128
+    products = 2 * (3 * (2 * D * H * C + 2 * D * K * C + 3 * D * F) + 1000 * D)
+    flops = flops_per_token(LLAMA, T)
+    assert flops.prefill == products + 3 * 4 * H * C * (T + 1) / 2
+    assert flops.decode == products + 3 * 4 * H * C * T
+    assert training_flops_per_token(LLAMA, T) == 3 * flops.prefill
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_operations_are_those_that_torch_counts(tied):
+    spec = llama(97, layers=2, width=32, heads=4, kv_heads=4, context=24, tied=tied)
+    block = spec.blocks[0]
+    everything = block.attention.replace(mask=BidirectionalSpec())  # torch counts whole score matrices
+    spec = spec.replace(blocks=(block.replace(attention=everything),))
+    tokens = torch.zeros(1, 24, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        spec.build()(tokens, Step.whole(tokens, watch=Trace(["*.pattern"])))  # the path that torch can count
+    assert counter.get_total_flops() == 24 * flops_per_token(spec, 24).prefill
+
+
+def test_keys_seen_are_those_of_the_mask():
+    query, key = torch.arange(11)[:, None], torch.arange(11)
+    for mask in (CausalSpec(), WindowSpec(size=4), WindowSpec(size=50), BidirectionalSpec()):
+        assert mean_keys(mask, 11) == pytest.approx(mask.sees(query, key).sum().item() / 11)
+
+
+def test_a_windowed_layer_reads_no_more_than_its_window():
+    short, long = (flops_per_token(mixed(), context).decode for context in (8, 80))
+    assert long - short == 3 * 4 * 32 * (80 - 8)  # three of the five layers see everything
+
+
+def test_cache_bytes_follow_the_kv_heads_of_each_layer():
+    assert cache_bytes_per_token(LLAMA, 2) == 2 * 3 * 2 * 2 * 8
+    assert cache_bytes_per_token(GPT2_SMALL, 4) == 4 * 12 * 2 * 768
+    assert cache_bytes_per_token(mixed(), 1) == 3 * 2 * 2 * 8 + 2 * 2 * 1 * 8
+
+
+def test_a_model_of_a_trillion_parameters_is_counted_at_once():
+    spec = llama(200_000, layers=10_000, width=8192, heads=64, kv_heads=8, context=2**20)
+    assert parameters_by_part(spec)["total"] > 10**12
+    assert flops_per_token(spec, 2**20).prefill > 10**12
+    with pytest.raises(SpecError, match="larger than any tensor"):
+        parameters_by_part(spec.replace(vocabulary=10**18))
+    wide = spec.blocks[0].replace(attention=spec.blocks[0].attention.replace(head_width=10**12))
+    with pytest.raises(SpecError, match="a size of 1000000000000 is larger than any model's"):
+        parameters_by_part(spec.replace(blocks=(wide,)))
+
+
+def test_counting_draws_no_random_numbers():
+    before = torch.get_rng_state()
+    parameters_by_part(LLAMA)
+    assert torch.equal(before, torch.get_rng_state())
