@@ -15,6 +15,7 @@ import tokenizers
 from hypothesis import given, settings
 from tokenizers import models, trainers
 
+import glassformer
 from data_sets import data_set
 from glassformer.errors import TokenizerError
 from glassformer.tokenizer import KINDS, Tokenizer, train_tokenizer
@@ -34,7 +35,7 @@ for kind in KINDS:
 
 def test_the_same_text_gives_the_same_tokenizer_in_every_process() -> None:
     def fingerprints(seed: str, parallel: str) -> list[str]:
-        source = str(Path(tokenizers_room()).parents[1])
+        source = str(Path(glassformer.__file__).parents[1])
         environment = {**os.environ, "PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel, "PYTHONPATH": source}
         command = [sys.executable, "-c", TRAIN]
         done = subprocess.run(command, input="".join(TEXT).encode(), env=environment, capture_output=True, check=True)
@@ -43,12 +44,6 @@ def test_the_same_text_gives_the_same_tokenizer_in_every_process() -> None:
     first = fingerprints("1", "true")
     assert len(set(first)) == len(KINDS)
     assert first == fingerprints("2", "false") == fingerprints("3", "true")
-
-
-def tokenizers_room() -> Path:
-    import glassformer.tokenizer
-
-    return Path(glassformer.tokenizer.__file__).parent
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,6 +17,7 @@ DEFAULT_VOCABULARY = 8192
 MOST_CHARACTERS = 0x110000  # of Unicode
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
+LONGEST_WORD = 100  # characters; BERT reads longer words as [UNK]
 
 # Bytes of text that training looks at, spread evenly over all of it: what bounds memory (docs/tokenizers.md).
 SAMPLE = 16_000_000
@@ -132,7 +133,9 @@ def _train_wordpiece(texts: Iterable[str], places: int) -> tokenizers.Tokenizer:
     rust.train_from_iterator(spelled, trainer)
     learnt = rust.get_vocab(with_added_tokens=False)
     tokens = [*BERT, *sorted(learnt, key=learnt.__getitem__)]
-    rust = tokenizers.Tokenizer(models.WordPiece(_numbered(tokens), unk_token="[UNK]"))
+    rust = tokenizers.Tokenizer(
+        models.WordPiece(_numbered(tokens), unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+    )
     rust.normalizer, rust.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.WordPiece(PREFIX, cleanup=False)
     return rust
@@ -144,7 +147,7 @@ def _bert_words(text: str) -> list[str]:
 
 
 def _spells(word: str, known: set[str]) -> bool:
-    return word[0] in known and all(PREFIX + character in known for character in word[1:])
+    return len(word) <= LONGEST_WORD and word[0] in known and all(PREFIX + character in known for character in word[1:])
 
 
 def _sampled(texts: Iterable[str], limit: int) -> list[str]:
