@@ -27,7 +27,8 @@ ATTENTIONS: dict[str, dict[str, object]] = {
 def positions() -> list[Spec]:
     """One of each position there is."""
     return [
-        position(length=CONTEXT) if "length" in position.model_fields else position() for position in members(PositionSpec)
+        position(length=CONTEXT) if "length" in position.model_fields else position()
+        for position in members(PositionSpec)
     ]
 
 

@@ -69,7 +69,9 @@ def test_the_last_to_come_steps_back_when_pages_run_out_and_the_first_never_does
              for sequence in (first, second, third)}  # fmt: skip
     assert reads[id(first)].count(0) == 1, "the first was read once"
     assert reads[id(third)].count(0) + reads[id(second)].count(0) > 2, "others were read again"
-    ends = [max(i for i, chunks in enumerate(log) if any(who is s for who, *_ in chunks)) for s in (first, second, third)]
+    ends = [
+        max(i for i, chunks in enumerate(log) if any(who is s for who, *_ in chunks)) for s in (first, second, third)
+    ]
     assert ends == sorted(ends), "first come, first served"
 
 

@@ -201,7 +201,7 @@ class Engine:
     def _run(self) -> None:
         while not self._closing:
             try:
-                if not self.step():
+                if not self.step() and not self._closing:
                     self._inbox.get()()  # nothing to do: sleep until someone asks for something
             except Exception as error:
                 self._fail_all(RequestError(f"the engine failed: {error}"), cause=error)
