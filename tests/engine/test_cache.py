@@ -2,8 +2,8 @@ import math
 
 import pytest
 import torch
-from decoders import ATTENTIONS, CONTEXT, build, decoder_spec, positions, with_mask
 
+from decoders import ATTENTIONS, CONTEXT, build, decoder_spec, positions, with_mask
 from glassformer.engine.cache import PagedCache, PagePool, bytes_per_token
 from glassformer.engine.pages import Lease, Span
 from glassformer.errors import RequestError, SpecError

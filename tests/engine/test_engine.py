@@ -3,10 +3,10 @@ import threading
 
 import pytest
 import torch
-from decoders import ATTENTIONS, CONTEXT, build, decoder_spec, positions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from decoders import ATTENTIONS, CONTEXT, build, decoder_spec, positions
 from glassformer.engine import Engine, EngineSpec, SamplingParams
 from glassformer.errors import RequestError, SpecError
 from glassformer.model import Step

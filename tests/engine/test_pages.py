@@ -85,9 +85,7 @@ def test_tidying_fills_gaps_from_the_end():
     assert len(moves) == 2, "what is tidy stays"
 
 
-@pytest.mark.parametrize(
-    ("start", "most"), [(0, 20), (3, 17), (6, 14), (7, 14), (1000, 14)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("start", "most"), [(0, 20), (3, 17), (6, 14), (7, 14), (1000, 14)], ids=str)
 def test_a_pass_may_add_what_leaves_the_window_of_its_first_token_whole(start, most):
     assert Span(tokens=20, reach=7, page_size=4).chunk(start) == most
 
