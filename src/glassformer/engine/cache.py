@@ -155,7 +155,7 @@ class PagedCache:
     def read(self, store: Tensor) -> Tensor:
         """Everything remembered, [B, S, …]: a view where it lies in lanes, else a copy."""
         if self._stride is None:
-            return store.index_select(0, self.table.flatten()).unflatten(0, self.table.shape)
+            return store.index_select(0, self.table.flatten()).view(*self.table.shape, *store.shape[1:])
         step = store.stride(0)
         shape, inner = (len(self.leases), self.size, *store.shape[1:]), store.stride()[1:]
         return store.as_strided(shape, (self._stride * step, step, *inner), self._start * step)

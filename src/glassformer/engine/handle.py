@@ -44,6 +44,19 @@ class Completion:
     top: tuple[tuple[tuple[int, float], ...], ...]
     finish_reason: FinishReason
 
+    @classmethod
+    def of(cls, events: list[Event]) -> "Completion":
+        """All events of a request as one."""
+        reason = events[-1].finish_reason if events else None
+        assert reason is not None, "a request that was cancelled, or read already, has no result"
+        return cls(
+            text="".join(event.text for event in events),
+            tokens=tuple(event.token for event in events),
+            logprobs=tuple(event.logprob for event in events),
+            top=tuple(event.top for event in events),
+            finish_reason=reason,
+        )
+
 
 class Handle:
     """A request on its way. Iterate over it once for its events, or wait for its `result`."""
@@ -74,16 +87,7 @@ class Handle:
 
     def result(self) -> Completion:
         """Wait until all is written."""
-        events = list(self)
-        reason = events[-1].finish_reason if events else None
-        assert reason is not None, "a request that was cancelled, or read already, has no result"
-        return Completion(
-            text="".join(event.text for event in events),
-            tokens=tuple(event.token for event in events),
-            logprobs=tuple(event.logprob for event in events),
-            top=tuple(event.top for event in events),
-            finish_reason=reason,
-        )
+        return Completion.of(list(self))
 
     def cancel(self) -> None:
         """Nobody wants the rest. Cancelling what is finished changes nothing."""
