@@ -93,6 +93,7 @@ class PagedCache:
         self.last = [lease.length + count - 1 for lease, count in zip(leases, counts, strict=True)]
         self.size = min(max(self.last) + 1, pool.span.slots)
         self.padded = min(counts) < self.width
+        self.alike = not self.padded and min(self.last) == max(self.last)  # then one row of positions is enough
         self.positions = self._new_positions()
         self._target, self._rows = self._targets()
         self._start, self._stride = self._lanes()
@@ -109,27 +110,23 @@ class PagedCache:
         for lease, count in zip(self.leases, self.counts, strict=True):
             lease.length += count
 
-    def _new_positions(self) -> Int[Tensor, "B T"]:
-        places = self.pool.places
-        if len(self.leases) == 1:
-            return places[self.leases[0].length : self.last[0] + 1][None] if self.last[0] < len(places) else self._far()
-        return self._far()
-
-    def _far(self) -> Int[Tensor, "B T"]:
-        device = self.pool.places.device
-        first = torch.tensor([lease.length for lease in self.leases], device=device)[:, None]
-        positions = first + torch.arange(self.width, device=device)
+    def _new_positions(self) -> Int[Tensor, "b T"]:
+        places, start = self.pool.places, self.leases[0].length
+        if self.alike and self.last[0] < len(places):
+            return places[start : self.last[0] + 1][None]
+        starts = torch.tensor([lease.length for lease in self.leases], device=places.device)[:, None]
+        positions = starts + torch.arange(self.width, device=places.device)
         if not self.padded:
             return positions
-        return positions.masked_fill(positions > torch.tensor(self.last, device=device)[:, None], -1)
+        return positions.masked_fill(positions > torch.tensor(self.last, device=places.device)[:, None], -1)
 
     @cached_property
-    def remembered(self) -> Int[Tensor, "B S"]:
+    def remembered(self) -> Int[Tensor, "b S"]:
         """Where the token in each slot stands; -1 for a slot that is empty or past the row's end."""
         places, span = self.pool.places[: self.size], self.pool.span
-        if len(self.last) == 1 and self.last[0] < span.tokens:
+        if self.alike and self.last[0] < span.tokens:
             return places[None]
-        last = torch.tensor(self.last, device=places.device)[:, None]
+        last = torch.tensor(self.last[:1] if self.alike else self.last, device=places.device)[:, None]
         if max(self.last) < span.tokens:
             return places.masked_fill(places > last, -1)
         stands = last - (last - places).remainder(span.slots)  # a ring: the newest position that falls on the slot
@@ -192,7 +189,7 @@ class PagedLayer:
     pages: tuple[Tensor, ...]
 
     @property
-    def positions(self) -> Int[Tensor, "B S"]:
+    def positions(self) -> Int[Tensor, "b S"]:
         return self.cache.remembered
 
     @property
