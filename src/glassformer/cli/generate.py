@@ -1,0 +1,129 @@
+"""`glassformer generate`: a model continues a text."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from glassformer.checkpoint import load_model
+from glassformer.cli.complete import choice_table, printable, shown
+from glassformer.cli.device import DTypeName, choose_device, choose_dtype
+from glassformer.cli.given import read_text
+from glassformer.engine import Completion, Engine, Event, Handle, SamplingParams
+from glassformer.errors import CheckpointError
+from glassformer.spec import check
+from glassformer.tokenizer import Tokenizer
+
+
+def generate(
+    model: Annotated[Path, typer.Argument(help="A run, a checkpoint or a model folder.", show_default=False)],
+    prompt: Annotated[
+        str | None, typer.Argument(help="The beginning; - reads it from standard input.", show_default=False)
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Take the beginning from a UTF-8 file.", show_default=False)] = None,
+    max_tokens: Annotated[int, typer.Option(help="The most tokens to write.")] = 256,
+    temperature: Annotated[float, typer.Option(help="Divides the scores; 0 always takes the best token.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Choose among the k best tokens; 0 is all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Choose among the best that together have this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="… among those at least this times as likely as the best.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1, what the text has comes less often.")] = 1.0,
+    presence_penalty: Annotated[float, typer.Option(help="Taken off the score of what was written (-2 to 2).")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="… for each time it was written (-2 to 2).")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.", show_default=False)] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this string (may be given again).", show_default=False)
+    ] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Write on past the end of a document.")] = False,
+    show_probabilities: Annotated[
+        int, typer.Option(help="List so many alternatives for each token, with the model's own probabilities.")
+    ] = 0,
+    num_samples: Annotated[int, typer.Option(help="Texts to write, side by side.", min=1)] = 1,
+    echo: Annotated[bool, typer.Option(help="Print the beginning before what follows it.")] = True,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    dtype: Annotated[DTypeName, typer.Option(help="Number format of weights and cache.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Continue a text, and show it as it is written.
+
+    Example: glassformer generate runs/first "To be, or not" --temperature 0.8 --show-probabilities 5
+    """
+    settings = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "seed": seed,
+        "stop": stop or (),
+        "ignore_eos": ignore_eos,
+        "probabilities": show_probabilities,
+    }
+    params = check(SamplingParams, settings, where="sampling")
+    text = read_text(prompt, file, "PROMPT")
+    engine = _engine(model, device, dtype)
+    if as_json:
+        completions = engine.generate([text] * num_samples, params)
+        objects = [_object(engine.tokenizer, one, params) for one in completions]
+        print(json.dumps(objects[0] if num_samples == 1 else {"samples": objects}, ensure_ascii=False))
+    else:
+        _show(engine, text, params, num_samples, echo)
+
+
+def _engine(path: Path, device: str, dtype: DTypeName) -> Engine:
+    place = choose_device(device)
+    loaded = load_model(path, device=place, dtype=choose_dtype(dtype, place))
+    if loaded.tokenizer is None:
+        raise CheckpointError("the model has no tokenizer", where=path, do="put tokenizer.json beside its weights")
+    return Engine(loaded.model, loaded.tokenizer)
+
+
+def _object(tokenizer: Tokenizer, completion: Completion, params: SamplingParams) -> dict[str, Any]:
+    """A completion as plain data."""
+    plain: dict[str, Any] = {
+        "text": completion.text,
+        "tokens": list(completion.tokens),
+        "finish_reason": completion.finish_reason,
+    }
+    if params.probabilities:
+        plain["probabilities"] = [
+            [{"token": token, "text": shown(tokenizer, token), "probability": p} for token, p in top]
+            for top in completion.top
+        ]
+    return plain
+
+
+def _show(engine: Engine, text: str, params: SamplingParams, samples: int, echo: bool) -> None:
+    """Print texts one after the other, each as it is written; all are written side by side."""
+    console = Console(highlight=False)
+    handles: list[Handle] = []
+    for index in range(samples):
+        own = params if params.seed is None else params.replace(seed=params.seed + index)
+        handles.append(engine.add(text, own))
+    for index, handle in enumerate(handles):
+        if samples > 1:
+            console.rule(f"{index + 1} of {samples}")
+        events = _print_events(handle, text if echo else "")
+        if params.probabilities:
+            console.print(choice_table(engine.tokenizer, events))
+
+
+def _print_events(events: Iterable[Event], before: str) -> list[Event]:
+    """Write the text of events to standard output as they come."""
+    terminal = sys.stdout.isatty()
+    sys.stdout.write(printable(before) if terminal else before)
+    seen: list[Event] = []
+    for event in events:
+        seen.append(event)
+        sys.stdout.write(printable(event.text) if terminal else event.text)
+        if terminal:
+            sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return seen
