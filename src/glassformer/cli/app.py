@@ -1,0 +1,71 @@
+"""The command line: which commands there are, and how a user's mistake is told: one line on stderr, exit code 2."""
+
+import sys
+from importlib import import_module
+
+import typer
+from pydantic import ValidationError
+
+from glassformer import __version__
+from glassformer.errors import GlassformerError
+from glassformer.spec import describe
+
+COMMANDS: dict[str, str] = {
+    "prepare": "prepare",
+    "train": "train",
+    "prove-resume": "prove",
+    "generate": "generate",
+    "eval": "evaluate",
+    "tokens": "tokens",
+    "describe": "describe",
+    "export": "export",
+    "demo": "demo",
+}
+"""Each command by its name, and the file in `cli/` that has it, as a function named like the file."""
+
+
+def build_app(*names: str) -> typer.Typer:
+    """The app with some commands (all when none is named), so that one command needn't wait for the imports of all."""
+    app = typer.Typer(
+        name="glassformer",
+        help="The whole Transformer: train it, run it, look inside it.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+
+    @app.callback()
+    def options(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    ) -> None:
+        if version:
+            typer.echo(__version__)
+            raise typer.Exit
+
+    for name in names or COMMANDS:
+        module = COMMANDS[name]
+        app.command(name)(getattr(import_module(f"glassformer.cli.{module}"), module))
+    return app
+
+
+def main() -> None:
+    """Run the command line; mistakes of the user end in one line and exit code 2."""
+    named = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
+    if sys.argv[1:] == ["--version"]:
+        typer.echo(__version__)
+        return
+    try:
+        build_app(*([named] if named else []))()
+    except GlassformerError as error:
+        _fail(str(error))
+    except ValidationError as error:
+        _fail(describe(error))
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"glassformer: {' '.join(message.split())}", err=True)
+    sys.exit(2)

@@ -1,0 +1,261 @@
+"""The training loop: batch, loss, gradient, step; evaluate, save, go on. READ `Trainer.step` and `Trainer.fit`."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import TrainingError
+from glassformer.evaluate import Score, score_windows
+from glassformer.model.count import training_flops_per_token
+from glassformer.train.data import IGNORED, Batch, Batches, Dataset, validation_windows
+from glassformer.train.history import History, Row, draw_losses
+from glassformer.train.objective import causal
+from glassformer.train.plan import Plan, make_plan, trial
+from glassformer.train.precision import autocast, choose_device, choose_dtype, measure_peak
+from glassformer.train.run import RunFolder, State
+from glassformer.train.spec import TrainSpec
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a listener is told after every step, evaluation and save."""
+
+    step: int
+    state: State
+    done: float
+    seconds_left: float
+    row: Row | None = None
+    score: Score | None = None
+    saved: str | None = None
+    share_of_peak: float | None = None
+
+
+Listener = Callable[[Progress], None]
+
+
+@dataclass
+class Pace:
+    """Tokens per second over the time spent in steps alone."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def rate(self) -> float:
+        """Since the last call."""
+        rate = self.tokens / self.seconds if self.seconds else 0.0
+        self.tokens, self.seconds = 0, 0.0
+        return rate
+
+
+@dataclass
+class Stop:
+    """Set by Ctrl-C; the loop looks at it between micro-batches."""
+
+    asked: bool = False
+
+
+class Trainer:
+    """A run in memory: model, optimizer, data and where it stands.
+
+    Everything random is drawn from (seed, step, micro-batch), so a step gives the same bits whether it follows
+    another or a restart.
+    """
+
+    def __init__(self, spec: TrainSpec, dataset: Dataset, run: RunFolder, listen: Listener = lambda progress: None):
+        if spec.threads:
+            torch.set_num_threads(spec.threads)
+        self.dataset, self.run, self.listen = dataset, run, listen
+        self.device = choose_device(spec.device)
+        torch.manual_seed(spec.seed)
+        self.model = spec.model.build().to(self.device)
+        context = spec.model.context
+        self.batches = Batches(dataset.split("train"), context, spec.batch_size, spec.seed, spec.boundaries)
+        self.validation = dataset.split("validation")
+        self.micro = spec.micro_batch_size or spec.batch_size
+        first = self.batches.batch(0)
+        self.dtype = choose_dtype(spec.dtype, self.device, trial(self.model, first, self.micro, self.device))
+        # The format is part of what makes a run repeatable: from here on the spec says which it is.
+        self.spec = spec.replace(dtype=str(self.dtype).removeprefix("torch."))
+        self.optimizer = spec.optimizer.build(self.model, self.dtype)
+        self.state = run.load(self.model, self.optimizer)
+        self.loss = torch.compile(causal) if spec.compile else causal
+        self.stop, self.pace = Stop(), Pace()
+        self.peak = measure_peak(self.device, self.dtype)
+        self.flops_per_token = training_flops_per_token(spec.model, spec.model.context)
+
+    def plan(self) -> Plan:
+        """What the run costs; say it before the first step."""
+        return make_plan(self.spec, self.model, self.batches.batch(0), self.dtype, self.peak)
+
+    @property
+    def done(self) -> float:
+        """The share of the run that lies behind: of its steps or of its time, whichever is further."""
+        by_steps = self.state.step / self.spec.max_steps
+        by_time = self.state.seconds / self.spec.max_seconds if self.spec.max_seconds else 0.0
+        return min(1.0, max(by_steps, by_time))
+
+    def fit(self, until: int | None = None) -> State:
+        """Train to the end of the run (or to step `until`), saving on the way; Ctrl-C saves and returns early.
+
+        Raises:
+            TrainingError: the loss or the gradient is not a number; the last good checkpoint stays.
+        """
+        history = History(self.run.log, self.state.step, self.run.path / "tensorboard")
+        self.model.train()
+        try:
+            with self._interruptible():
+                while self.done < 1 and self.state.step < (until or self.spec.max_steps) and not self.stop.asked:
+                    self._advance(history)
+                self._finish(history)
+        finally:
+            history.close()
+            draw_losses(history.rows, self.run.picture)
+        return self.state
+
+    def step(self) -> tuple[float, float] | None:
+        """One update on the global batch of this step: its loss (nats per token) and the norm of its gradient.
+
+        None when Ctrl-C came between micro-batches: the half-made gradient is dropped and the step is still to do.
+        """
+        batch = self.batches.batch(self.state.step)
+        count = int((batch.targets != IGNORED).sum())
+        total = torch.zeros((), dtype=torch.float64)
+        for index, start in enumerate(range(0, self.spec.batch_size, self.micro)):
+            if self.stop.asked:
+                self.model.zero_grad(set_to_none=True)
+                return None
+            torch.manual_seed(_mix(self.spec.seed, self.state.step, index))  # dropout's own draw
+            with autocast(self.device, self.dtype):
+                loss = self.loss(self.model, *self._rows(batch, slice(start, start + self.micro)))
+            (loss / count).backward()
+            total += loss.detach().double().cpu()
+        mean = float(total) / count
+        norm = float(_clip(self.model, self.spec.clip))
+        if not (math.isfinite(mean) and math.isfinite(norm)):
+            raise self._not_a_number(mean, norm, batch)
+        self.optimizer.step(self.spec.schedule.factor(self.state.step, self.done))
+        return mean, norm
+
+    def evaluate(self) -> Score:
+        """Loss and bits per byte over the whole validation split."""
+        size = self.spec.evaluate_batch_size or max(1, 16384 // self.spec.model.context)
+        windows = validation_windows(self.validation, self.spec.model.context, size, self.spec.boundaries)
+        return score_windows(self.model, windows, self.validation.bytes, device=self.device, dtype=self.dtype)
+
+    def save(self) -> str:
+        """A checkpoint of where the run stands."""
+        return str(self.run.save(self.model, self.optimizer, self.state, self.spec.keep))
+
+    def _advance(self, history: History) -> None:
+        start = time.perf_counter()
+        if (result := self.step()) is None:
+            return
+        seconds = time.perf_counter() - start
+        rate = self.optimizer.learning_rate
+        self.state = self.state.replace(step=self.state.step + 1, seconds=self.state.seconds + seconds)
+        self.pace.tokens, self.pace.seconds = self.pace.tokens + self.spec.tokens_per_step, self.pace.seconds + seconds
+        step, row = self.state.step, None
+        if step % self.spec.log_every == 0 or step == 1:
+            speed = self.pace.rate()
+            row = Row(step, step * self.spec.tokens_per_step, *result, rate, speed, self.state.seconds)
+            history.add(row)
+        self.listen(self._progress(row=row))
+        if self.done < 1:
+            if step % self.spec.evaluate_every == 0:
+                self._judge(history)
+            if step % self.spec.save_every == 0:
+                self._keep()
+
+    def _judge(self, history: History) -> None:
+        start = time.perf_counter()
+        score = self.evaluate()
+        spent = time.perf_counter() - start
+        state = self.state.replace(seconds=self.state.seconds + spent)
+        better = state.best_loss is None or score.loss < state.best_loss
+        self.state = state.replace(best_step=state.step, best_loss=score.loss) if better else state
+        history.add(
+            Row(
+                state.step, state.step * self.spec.tokens_per_step, seconds=state.seconds,
+                validation_loss=score.loss, bits_per_byte=score.bits_per_byte,
+            )  # fmt: skip
+        )
+        self.listen(self._progress(score=score))
+        if better:
+            self._keep()
+
+    def _keep(self) -> None:
+        self.listen(self._progress(saved=self.save()))
+
+    def _finish(self, history: History) -> None:
+        """The last evaluation and checkpoint of a run that is over; a checkpoint of one that was interrupted."""
+        if self.done >= 1 and (not history.rows or history.rows[-1].validation_loss is None):
+            self._judge(history)
+        self._keep()
+
+    def _rows(self, batch: Batch, rows: slice) -> Iterator[Tensor | None]:
+        for tensor in (batch.tokens, batch.targets, batch.positions, batch.segments):
+            yield None if tensor is None else tensor[rows].to(self.device, non_blocking=True)
+
+    def _progress(self, **what: Any) -> Progress:
+        done = self.done
+        left = self.state.seconds * (1 - done) / done if done else 0.0
+        row: Row | None = what.get("row")
+        share = None
+        if row is not None and row.tokens_per_second:
+            share = row.tokens_per_second * self.flops_per_token / self.peak
+        return Progress(self.state.step, self.state, done, left, share_of_peak=share, **what)
+
+    def _not_a_number(self, loss: float, norm: float, batch: Batch) -> TrainingError:
+        self.model.zero_grad(set_to_none=True)
+        return TrainingError(
+            f"the loss is {loss}, the gradient's norm {norm} at {batch.identity}",
+            where=self.run.path,
+            do=f"lower the learning rate and go on from the last checkpoint with --resume {self.run.path}",
+        )
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C asks the loop to stop; a second one stops at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self.stop.asked:
+                raise KeyboardInterrupt
+            self.stop.asked = True
+
+        before = signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _clip(model: nn.Module, limit: float) -> Tensor:
+    """Scale the gradient down to norm `limit` where it is longer; returns the norm it had."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if limit and norm > limit:
+        torch._foreach_mul_(gradients, limit / (norm + 1e-6))
+    return norm
+
+
+def _mix(*numbers: int) -> int:
+    """One well-spread 63-bit seed from several numbers (splitmix64 finaliser). Source: Steele et al. 2014."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        state ^= state >> 31
+    return state >> 1

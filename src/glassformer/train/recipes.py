@@ -1,0 +1,124 @@
+"""Recipes: complete runs by name. Each is a function from the data's vocabulary to a spec; `--set` changes any field."""
+
+from collections.abc import Callable, Mapping
+
+from glassformer.errors import SpecError
+from glassformer.model import TransformerSpec
+from glassformer.model.attention import GroupedAttentionSpec
+from glassformer.model.block import BlockSpec
+from glassformer.model.embedding import UntiedHeadSpec
+from glassformer.model.feedforward import MLPSpec
+from glassformer.model.norm import RMSNormSpec
+from glassformer.model.position import RotarySpec
+from glassformer.model.recipes import gpt2 as gpt2_model
+from glassformer.model.recipes import llama as llama_model
+from glassformer.model.transformer import QuietInitSpec
+from glassformer.train.optimizer import AdamWSpec, MuonSpec
+from glassformer.train.schedule import CosineSpec, StableDecaySpec
+from glassformer.train.spec import TrainSpec
+
+Recipe = Callable[[int], TrainSpec]
+
+
+def gpt2(vocabulary: int) -> TrainSpec:
+    """GPT-2's architecture at a size for two cores: learned positions, LayerNorm, GELU, AdamW with a cosine."""
+    return TrainSpec(model=gpt2_model(vocabulary, layers=4, width=128, heads=4, context=128))
+
+
+def llama(vocabulary: int) -> TrainSpec:
+    """Llama's architecture at a size for two cores: rotary positions, RMSNorm, SwiGLU, grouped queries."""
+    return TrainSpec(model=llama_model(vocabulary, layers=4, width=128, heads=4, kv_heads=2, context=128))
+
+
+def nanogpt_cpu(vocabulary: int) -> TrainSpec:
+    """The run that nanoGPT's README suggests for a CPU, for comparison: 0.8M parameters, 2,000 steps, AdamW."""
+    return TrainSpec(
+        model=gpt2_model(vocabulary, layers=4, width=128, heads=4, context=64, bias=False),
+        optimizer=AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1),
+        schedule=CosineSpec(warmup_steps=100, final=0.1),
+        batch_size=12,
+        max_steps=2000,
+    )
+
+
+def nanogpt_baby(vocabulary: int) -> TrainSpec:
+    """nanoGPT's 10.65M-parameter character model, for comparison."""
+    return TrainSpec(
+        model=gpt2_model(vocabulary, layers=6, width=384, heads=6, context=256, bias=False, dropout=0.2),
+        optimizer=AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1),
+        schedule=CosineSpec(warmup_steps=100, final=0.1),
+        batch_size=64,
+        micro_batch_size=8,
+        max_steps=5000,
+    )
+
+
+def modern(
+    vocabulary: int, *, layers: int, width: int, heads: int, context: int, dropout: float = 0.0
+) -> TransformerSpec:
+    """The small model that learned most per second here: rotary, q/k norm, squared ReLU, gainless RMSNorm, quiet start."""
+    norm = RMSNormSpec(gain=False)
+    block = BlockSpec(
+        attention=GroupedAttentionSpec(heads=heads, kv_heads=heads, position=RotarySpec(), qk_norm=norm),
+        feedforward=MLPSpec(hidden=4 * width, activation="relu_squared", dropout=dropout),
+        norm=norm,
+    )
+    return TransformerSpec(
+        vocabulary=vocabulary,
+        width=width,
+        context=context,
+        layers=layers,
+        blocks=(block,),
+        norm=norm,
+        head=UntiedHeadSpec(),
+        init=QuietInitSpec(embedding=0.5),
+    )
+
+
+def shakespeare(vocabulary: int) -> TrainSpec:
+    """Characters of Shakespeare in 80 seconds on two cores."""
+    return TrainSpec(
+        model=modern(vocabulary, layers=4, width=128, heads=4, context=128),
+        optimizer=MuonSpec(),
+        schedule=StableDecaySpec(warmup_steps=20, decay=0.5),
+        batch_size=12,
+        max_steps=100_000,
+        max_seconds=75,
+        evaluate_every=100_000,
+        save_every=100_000,
+    )
+
+
+def shakespeare_best(vocabulary: int) -> TrainSpec:
+    """Characters of Shakespeare in 10 minutes on two cores."""
+    return TrainSpec(
+        model=modern(vocabulary, layers=5, width=192, heads=6, context=256),
+        optimizer=MuonSpec(),
+        schedule=StableDecaySpec(warmup_steps=50, decay=0.6),
+        batch_size=8,
+        max_steps=100_000,
+        max_seconds=570,
+        evaluate_every=1000,
+        save_every=1000,
+    )
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "shakespeare": shakespeare,
+    "shakespeare-best": shakespeare_best,
+    "nanogpt-cpu": nanogpt_cpu,
+    "nanogpt-baby": nanogpt_baby,
+}
+
+
+def recipe(name: str, vocabulary: int) -> TrainSpec:
+    """The run called `name`, for data of this vocabulary.
+
+    Raises:
+        SpecError: there is no such recipe.
+    """
+    if name not in RECIPES:
+        raise SpecError(f"no recipe {name!r}", where="--recipe", do=f"there are {', '.join(RECIPES)}")
+    return RECIPES[name](vocabulary)

@@ -1,0 +1,155 @@
+"""The run folder: the resolved spec, the tokenizer, checkpoints, the log and its pictures.
+
+    run.json  tokenizer.json  log.csv  loss.png  best.json
+    checkpoints/step-00000500/{model.safetensors, spec.json, optimizer.safetensors, state.json}
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Self
+
+from glassformer.checkpoint import load_model, load_tensors, save_model, save_tensors, write_file, write_folder
+from glassformer.checkpoint.locate import checkpoints
+from glassformer.errors import CheckpointError, SpecError
+from glassformer.model import Transformer
+from glassformer.spec import Spec, check, read_tree
+from glassformer.tokenizer import Tokenizer
+from glassformer.train.optimizer import Optimizer
+from glassformer.train.spec import TrainSpec
+
+
+class DataSource(Spec):
+    """Which prepared data a run learns from; `fingerprint` changes when the data do."""
+
+    folder: str
+    fingerprint: str
+
+
+class RunFile(Spec):
+    """What run.json holds."""
+
+    train: TrainSpec
+    data: DataSource
+
+
+class State(Spec):
+    """Where a run stands: all that isn't a tensor."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best_step: int | None = None
+    best_loss: float | None = None
+
+
+class RunFolder:
+    """One run on disk. Everything in it is written atomically; a killed run can always go on from its last checkpoint."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, file: RunFile, tokenizer: Tokenizer | None) -> Self:
+        """A new run.
+
+        Raises:
+            CheckpointError: there is something at `path` already.
+        """
+        cls.refuse_taken(path)
+        run = cls(path)
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if tokenizer is not None:
+            tokenizer.save(path)
+        run.write(file)
+        return run
+
+    @staticmethod
+    def refuse_taken(path: Path) -> None:
+        """Refuse a path where a new run would cover something."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            kind = "a run" if (path / "run.json").exists() else "something"
+            raise CheckpointError(
+                f"there is {kind} already", where=path, do=f"go on with --resume {path}, or choose another --out"
+            )
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[Self, RunFile]:
+        """A run that exists.
+
+        Raises:
+            CheckpointError: there is no run at `path`.
+        """
+        if not (path / "run.json").is_file():
+            raise CheckpointError(
+                "no run to resume: run.json is missing", where=path, do="give the folder that `train --out` made"
+            )
+        try:
+            return cls(path), check(RunFile, read_tree(path / "run.json"), where=path / "run.json")
+        except SpecError as error:
+            raise CheckpointError(error.what, where=path / "run.json", do="restore the file from a backup") from None
+
+    def write(self, file: RunFile) -> None:
+        """Save the resolved spec."""
+        write_file(self.path / "run.json", file.to_json().encode())
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.csv"
+
+    @property
+    def picture(self) -> Path:
+        return self.path / "loss.png"
+
+    def save(self, model: Transformer, optimizer: Optimizer, state: State, keep: int) -> Path:
+        """Write a checkpoint, then forget the older ones that are neither the best nor among the newest `keep`."""
+        target = self.path / "checkpoints" / f"step-{state.step:08d}"
+
+        def fill(folder: Path) -> None:
+            save_model(folder, model)
+            save_tensors(folder / "optimizer.safetensors", optimizer.state())
+            (folder / "state.json").write_text(state.to_json(), encoding="utf-8")
+
+        write_folder(target, fill)
+        if state.best_step is not None and (self.path / "checkpoints" / f"step-{state.best_step:08d}").exists():
+            best = {"step": state.best_step, "loss": state.best_loss}
+            write_file(self.path / "best.json", (json.dumps(best) + "\n").encode())
+        found = checkpoints(self.path)
+        for step in list(found)[:-keep]:
+            if step != state.best_step:
+                shutil.rmtree(found[step], ignore_errors=True)
+        return target
+
+    def load(self, model: Transformer, optimizer: Optimizer) -> State:
+        """Put the newest checkpoint into a model and its optimizer; the start of the run where there is none.
+
+        Raises:
+            CheckpointError: it is damaged, or belongs to another spec.
+        """
+        found = checkpoints(self.path)
+        if not found:
+            return State()
+        folder = found[max(found)]
+        loaded = load_model(folder)
+        if loaded.spec != model.spec:
+            raise CheckpointError(
+                f"a checkpoint of another spec: {difference(loaded.spec.model_dump(), model.spec.model_dump())}",
+                where=folder,
+                do="resume with the spec of the run, or train anew",
+            )
+        state = check(State, read_tree(folder / "state.json"), where=folder / "state.json")
+        model.load_state_dict(loaded.model.state_dict())
+        optimizer.load_state(load_tensors(folder / "optimizer.safetensors"), where=folder)
+        return state
+
+
+def difference(one: Any, other: Any, path: str = "") -> str:
+    """The first field in which two trees of plain data differ, as `path: one, other`."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in {**one, **other}:
+            if one.get(key) != other.get(key):
+                return difference(one.get(key), other.get(key), f"{path}.{key}" if path else key)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            if a != b:
+                return difference(a, b, f"{path}.{index}")
+    return f"{path} was {one!r}, is {other!r}"
