@@ -10,14 +10,10 @@ from torch import Tensor, nn
 
 from glassformer.model.linear import Axes, Linear
 from glassformer.model.step import LayerStep
+from glassformer.ops.activation import relu_squared
 from glassformer.spec import Spec
 
 Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "silu"]
-
-
-def relu_squared(x: Tensor) -> Tensor:
-    """max(0, x)². Source: So et al. 2021, Primer."""
-    return F.relu(x).square()
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from glassformer.ops.norm import rms_norm
 from glassformer.spec import Spec
 
 
@@ -51,7 +52,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if spec.gain else None
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        return F.rms_norm(x, (x.size(-1),), self.weight, self.eps)
+        y = rms_norm(x, self.eps)
+        return y if self.weight is None else y * self.weight
 
 
 NormSpec = Annotated[LayerNormSpec | RMSNormSpec, Field(discriminator="kind")]

@@ -19,7 +19,8 @@ def rotate_halves(
     Source: Su et al. 2021, RoFormer, eq. 34, in the half-split layout of GPT-NeoX and Llama.
     """
     R = cos.size(-1)
-    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    a, b = x[..., :R], x[..., R : 2 * R]
-    turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    return turned if 2 * R == x.size(-1) else torch.cat((turned, x[..., 2 * R :]), dim=-1)
+    cos = torch.cat((cos, cos), dim=-1).to(x.dtype)
+    sin = torch.cat((-sin, sin), dim=-1).to(x.dtype)
+    part = x if 2 * R == x.size(-1) else x[..., : 2 * R]
+    turned = torch.addcmul(part * cos, part.roll(R, dims=-1), sin)
+    return turned if part is x else torch.cat((turned, x[..., 2 * R :]), dim=-1)

@@ -119,7 +119,7 @@ def orthogonalise(g: Float[Tensor, "N o i"], iterations: int) -> Float[Tensor, "
     a, b, c = 3.4445, -4.7750, 2.0315
     for _ in range(iterations):
         s = x @ x.mT
-        x = a * x + torch.baddbmm(s, s, s, beta=b, alpha=c) @ x
+        x = torch.baddbmm(x, torch.baddbmm(s, s, s, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
 
 
