@@ -8,7 +8,7 @@ import typer
 from glassformer.cli.watch_training import TrainingConsole, print_plan
 from glassformer.errors import SpecError
 from glassformer.spec import override, read_tree
-from glassformer.train import RECIPES, Trainer, recipe, resolve, resume_run, start_run
+from glassformer.train import RECIPES, Trainer, TrainSpec, recipe, resolve, resume_run, start_run
 from glassformer.train.data import Dataset
 
 
@@ -56,19 +56,20 @@ def train(
 def _new(
     recipe_name: str | None, config: Path | None, data: Path | None, out: Path | None, given: tuple[str, ...]
 ) -> Trainer:
-    if (recipe_name is None) == (config is None):
-        raise SpecError("expected one of --recipe NAME or --config FILE", do=f"recipes: {', '.join(RECIPES)}")
     if data is None or out is None:
         missing = "--data (made by `glassformer prepare`)" if data is None else "--out (the run folder to make)"
         raise SpecError(f"missing {missing}")
     dataset = Dataset.open(data)
+    return start_run(choose_spec(recipe_name, config, dataset, given), dataset, out)
+
+
+def choose_spec(recipe_name: str | None, config: Path | None, dataset: Dataset, settings: tuple[str, ...]) -> TrainSpec:
+    """The spec that a recipe or a file names, with settings applied and the data's vocabulary filled in."""
+    if (recipe_name is None) == (config is None):
+        raise SpecError("expected one of --recipe NAME or --config FILE", do=f"recipes: {', '.join(RECIPES)}")
     tree: dict[str, Any]
-    if config is not None:
-        tree = read_tree(config)
-    else:
-        assert recipe_name is not None
-        tree = recipe(recipe_name, dataset.vocabulary).model_dump(mode="json")
-    return start_run(resolve(override(tree, given), dataset), dataset, out)
+    tree = read_tree(config) if config else recipe(str(recipe_name), dataset.vocabulary).model_dump(mode="json")
+    return resolve(override(tree, settings), dataset)
 
 
 def _resumed(

@@ -57,7 +57,10 @@ class RunFolder:
         """
         cls.refuse_taken(path)
         run = cls(path)
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"can't make the run folder: {error.strerror}", where=path) from None
         if tokenizer is not None:
             tokenizer.save(path)
         run.write(file)
