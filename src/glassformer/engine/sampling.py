@@ -206,20 +206,23 @@ def choose(logits: Float[Tensor, "B V"], samplers: Sequence[Sampler]) -> list[Ch
 
 def _choose_tokens(logits: Float[Tensor, "B V"], samplers: Sequence[Sampler]) -> Int[Tensor, "B"]:
     methods = [sampler.params.method for sampler in samplers]
-    if all(sampler.params.greedy and not sampler.params.penalises for sampler in samplers):
-        return logits.argmax(dim=-1)
+    if all(method == methods[0] for method in methods):
+        return _choose_alike(logits, samplers)
     tokens = torch.empty(len(samplers), dtype=torch.long, device=logits.device)
     for method in dict.fromkeys(methods):
         rows = [row for row, other in enumerate(methods) if other == method]
-        group = [samplers[row] for row in rows]
-        scores = transform(logits if len(rows) == len(methods) else logits[rows], group)
-        if group[0].params.greedy:
-            tokens[rows] = scores.argmax(dim=-1)
-        else:
-            probabilities = softmax(scores).cpu()
-            picked = draw(probabilities, torch.stack([sampler.uniform() for sampler in group]))
-            tokens[rows] = picked.clamp_max(logits.size(-1) - 1).to(logits.device)  # past the end: not a number
+        tokens[rows] = _choose_alike(logits[rows], [samplers[row] for row in rows])
     return tokens
+
+
+def _choose_alike(logits: Float[Tensor, "B V"], samplers: Sequence[Sampler]) -> Int[Tensor, "B"]:
+    """One token for each row; all samplers share one method."""
+    scores = transform(logits, samplers)
+    if samplers[0].params.greedy:
+        return scores.argmax(dim=-1)
+    probabilities = softmax(scores).cpu()
+    drawn = draw(probabilities, torch.stack([sampler.uniform() for sampler in samplers]))
+    return drawn.clamp_max(logits.size(-1) - 1).to(logits.device)  # NaN falls past the end; `choose` finds it out
 
 
 def _tops(logprobs: Float[Tensor, "B V"], samplers: Sequence[Sampler]) -> list[tuple[tuple[int, float], ...]]:
