@@ -23,7 +23,7 @@ PLACES = {
 }
 
 
-def kept_in_training(spec: TransformerSpec, keep: str = "*", tokens: Tensor | None = None, alter=None) -> dict[str, Tensor]:
+def kept_in_training(spec: TransformerSpec, keep="*", tokens: Tensor | None = None, alter=None) -> dict[str, Tensor]:
     """What a training pass shows, block 0 only by its short names."""
     model = randomised(spec).train()
     if alter:
@@ -73,7 +73,7 @@ def test_embedding_dropout_acts_on_token_and_position_together():
     assert torch.equal(kept["resid_mid"], kept["resid_pre"] + kept["attention_out"])
 
 
-@pytest.mark.parametrize("keep", ["*.[vz]", "*"], ids=["fused", "written out"])
+@pytest.mark.parametrize("keep", [["*.[vz]", "*.resid_*", "*.attention_out"], "*"], ids=["fused", "written out"])
 def test_attention_dropout_acts_on_the_weights(keep):
     """A token that sees itself alone has the weight 1: what it mixes is its value, grown, or nothing."""
     kept = kept_in_training(PLACES[GroupedAttentionSpec], keep, tokens=some_tokens(rows=500, length=1))

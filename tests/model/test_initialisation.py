@@ -31,7 +31,7 @@ def model(init, **changes):
 
 
 def matrices(built):
-    return {name: value for name, value in built.named_parameters() if value.dim() == 2}
+    return {name: value.detach() for name, value in built.named_parameters() if value.dim() == 2}
 
 
 def assert_deviations(built, expected):

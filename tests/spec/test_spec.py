@@ -90,20 +90,6 @@ def test_the_path_of_a_wrong_value_is_the_one_that_a_user_writes():
     )
 
 
-def test_a_field_that_is_called_like_a_kind_stays_in_the_path():
-    class WarmSpec(Spec):
-        kind: Literal["warm"] = "warm"
-        warm: int = 1
-
-    class ColdSpec(Spec):
-        kind: Literal["cold"] = "cold"
-
-    class RoomSpec(Spec):
-        air: Annotated[WarmSpec | ColdSpec, Field(discriminator="kind")]
-
-    assert refusal({"air": {"kind": "warm", "warm": "x"}}, RoomSpec).startswith("air.warm: ")
-
-
 def test_a_missing_kind_is_said_to_be_missing():
     assert refusal({"curve": {"steps": 3}}).startswith("curve: ")
     assert "kind" in refusal({"curve": {"steps": 3}})
