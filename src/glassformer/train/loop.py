@@ -18,6 +18,7 @@ from glassformer.evaluate import Score, score_windows
 from glassformer.model.count import training_flops_per_token
 from glassformer.train.data import IGNORED, Batch, Batches, Dataset, validation_windows
 from glassformer.train.history import History, Row, draw_losses
+from glassformer.train.memory import keep_freed_memory
 from glassformer.train.objective import causal
 from glassformer.train.plan import Plan, make_plan, trial
 from glassformer.train.precision import autocast, choose_device, choose_dtype, measure_peak
@@ -71,6 +72,7 @@ class Trainer:
     """
 
     def __init__(self, spec: TrainSpec, dataset: Dataset, run: RunFolder, listen: Listener = lambda progress: None):
+        keep_freed_memory()
         if spec.threads:
             torch.set_num_threads(spec.threads)
         self.dataset, self.run, self.listen = dataset, run, listen

@@ -32,8 +32,9 @@ def llama(vocabulary: int) -> TrainSpec:
 
 def nanogpt_cpu(vocabulary: int) -> TrainSpec:
     """The run that nanoGPT's README suggests for a CPU, for comparison: 0.8M parameters, 2,000 steps, AdamW."""
+    model = gpt2_model(vocabulary, layers=4, width=128, heads=4, context=64, bias=False)
     return TrainSpec(
-        model=gpt2_model(vocabulary, layers=4, width=128, heads=4, context=64, bias=False),
+        model=_exact_gelu(model),
         optimizer=AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1),
         schedule=CosineSpec(warmup_steps=100, final=0.1),
         batch_size=12,
@@ -43,14 +44,21 @@ def nanogpt_cpu(vocabulary: int) -> TrainSpec:
 
 def nanogpt_baby(vocabulary: int) -> TrainSpec:
     """nanoGPT's 10.65M-parameter character model, for comparison."""
+    model = gpt2_model(vocabulary, layers=6, width=384, heads=6, context=256, bias=False, dropout=0.2)
     return TrainSpec(
-        model=gpt2_model(vocabulary, layers=6, width=384, heads=6, context=256, bias=False, dropout=0.2),
+        model=_exact_gelu(model),
         optimizer=AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1),
         schedule=CosineSpec(warmup_steps=100, final=0.1),
         batch_size=64,
         micro_batch_size=8,
         max_steps=5000,
     )
+
+
+def _exact_gelu(model: TransformerSpec) -> TransformerSpec:
+    """GPT-2 used the tanh approximation; nanoGPT uses the function itself."""
+    block = model.blocks[0]
+    return model.replace(blocks=(block.replace(feedforward=block.feedforward.replace(activation="gelu")),))
 
 
 def modern(
