@@ -30,7 +30,7 @@ def print_plan(plan: Plan, trainer: Trainer, quiet: bool = False) -> None:
     console.print(table)
     parts = {
         "weights": plan.weights_bytes, "gradients": plan.gradient_bytes, "optimizer": plan.optimizer_bytes,
-        "activations": plan.activation_bytes,
+        "activations": plan.activation_bytes, "work space": plan.work_bytes,
     }  # fmt: skip
     listed = ", ".join(f"{name} {_size(size)}" for name, size in parts.items())
     console.print(f"memory   about {_size(plan.memory_bytes)}: {listed}", highlight=False)

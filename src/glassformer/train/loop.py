@@ -18,7 +18,7 @@ from glassformer.evaluate import Score, score_windows
 from glassformer.model.count import training_flops_per_token
 from glassformer.train.data import IGNORED, Batch, Batches, Dataset, validation_windows
 from glassformer.train.history import History, Row, draw_losses
-from glassformer.train.memory import keep_freed_memory
+from glassformer.train.memory import keep_freed_memory, resident_bytes
 from glassformer.train.objective import causal
 from glassformer.train.plan import Plan, make_plan, trial
 from glassformer.train.precision import autocast, choose_device, choose_dtype, measure_peak
@@ -77,6 +77,7 @@ class Trainer:
             torch.set_num_threads(spec.threads)
         self.dataset, self.run, self.listen = dataset, run, listen
         self.device = choose_device(spec.device)
+        self._held = resident_bytes(self.device)
         torch.manual_seed(spec.seed)
         self.model = spec.model.build().to(self.device)
         context = spec.model.context
@@ -96,7 +97,7 @@ class Trainer:
 
     def plan(self) -> Plan:
         """What the run costs; say it before the first step."""
-        return make_plan(self.spec, self.model, self.batches.batch(0), self.dtype, self.peak)
+        return make_plan(self.spec, self.model, self.batches.batch(0), self.dtype, self.peak, self._held)
 
     @property
     def done(self) -> float:

@@ -1,7 +1,11 @@
-"""Keeping freed memory for the next step, which needs just as much."""
+"""Memory of the process: how much it has taken, and keeping what is freed for the next step, which needs as much."""
 
 import ctypes
 import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # glibc's names for mallopt, from malloc.h
 
@@ -20,3 +24,30 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     return bool(mallopt(MMAP_MAX, 0)) and bool(mallopt(TRIM_THRESHOLD, 2**31 - 1))
+
+
+def resident_bytes(device: torch.device) -> int | None:
+    """What the process holds now; on a GPU, what its tensors hold there. None where the system doesn't tell."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _status("VmRSS")
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """The most it has held since `reset_peak`."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _status("VmHWM")
+
+
+def reset_peak(device: torch.device) -> None:
+    """Forget earlier peaks, where that is possible."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _status(field: str) -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
