@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassformer.errors import DataError
 from glassformer.evaluate import (
     Score,
-    frequency_bits_per_byte,
+    count_tokens,
     ngram_bits_per_byte,
     own_unigram_bits_per_byte,
     unigram_bits_per_byte,
@@ -30,17 +30,21 @@ def probability(model: NGram, context: list[int], symbol: int) -> float:
     return float(model.probabilities(np.array([*context, symbol]))[-1])
 
 
+def test_counts_are_of_all_parts_together():
+    assert count_tokens([[0, 3, 3], np.array([3, 1])], 5).tolist() == [1, 1, 0, 3, 0]
+
+
 def test_unigram_probabilities_count_every_token_once_more():
     # counts 3, 1, 0, 0 become 4/8, 2/8, 1/8, 1/8: 1, 2, 3, 3 bits
-    assert unigram_bits_per_byte([0, 0, 0, 1], [0, 1, 2, 3], vocabulary=4, bytes=3) == pytest.approx(9 / 3)
-    assert frequency_bits_per_byte(np.array([3, 1, 0, 0]), [0, 1, 2, 3], bytes=3) == pytest.approx(9 / 3)
+    assert unigram_bits_per_byte(np.array([3, 1, 0, 0]), np.array([1, 1, 1, 1]), bytes=3) == pytest.approx(9 / 3)
+    assert unigram_bits_per_byte(np.array([3, 1, 0, 0]), np.array([0, 0, 0, 2]), bytes=2) == pytest.approx(6 / 2)
 
 
 def test_own_frequencies_leave_out_the_token_they_predict():
     # a a b of a vocabulary of 4. Each a: the rest is a b, 1 / (2 + 2). b: the rest is a a, and something new has
     # 1 / (2 + 1), one of 3: 1/9.
     bits = 2 * math.log2(4) + math.log2(9)
-    assert own_unigram_bits_per_byte([0, 0, 3], vocabulary=4, bytes=3) == pytest.approx(bits / 3)
+    assert own_unigram_bits_per_byte(np.array([2, 0, 0, 1]), bytes=3) == pytest.approx(bits / 3)
 
 
 @given(SYMBOLS.filter(lambda symbols: len(symbols) > 1))
@@ -51,16 +55,16 @@ def test_own_frequencies_are_those_of_each_rest_by_witten_and_bell(tokens: list[
         total, kinds = len(tokens) - 1, len(rest)
         new = kinds / (total + kinds) / (5 - kinds)
         bits -= math.log2(rest[token] / (total + kinds) if token in rest else new)
-    assert own_unigram_bits_per_byte(tokens, vocabulary=5, bytes=1) == pytest.approx(bits)
+    assert own_unigram_bits_per_byte(count_tokens([tokens], 5), bytes=1) == pytest.approx(bits)
 
 
 def test_own_frequencies_of_a_single_token_are_one_of_the_vocabulary():
-    assert own_unigram_bits_per_byte([7], vocabulary=16, bytes=2) == pytest.approx(4 / 2)
+    assert own_unigram_bits_per_byte(count_tokens([[7]], 16), bytes=2) == pytest.approx(4 / 2)
 
 
 def test_own_frequencies_of_a_long_text_cost_its_entropy():
     tokens = np.random.default_rng(0).choice(4, 100_000, p=[0.5, 0.25, 0.125, 0.125])
-    assert own_unigram_bits_per_byte(tokens, vocabulary=4, bytes=100_000) == pytest.approx(1.75, abs=0.02)
+    assert own_unigram_bits_per_byte(count_tokens([tokens], 4), bytes=100_000) == pytest.approx(1.75, abs=0.02)
 
 
 def test_a_bigram_model_by_hand():
@@ -203,6 +207,6 @@ def test_shakespeare_costs_less_with_every_longer_context_and_more_with_xz():
     train, held_out = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
     by_order = [ngram_bits_per_byte(train, held_out, order) for order in range(1, 6)]
     assert by_order == pytest.approx([4.829, 3.583, 2.940, 2.480, 2.252], abs=2e-3)
-    tokens = [np.frombuffer(part.encode(), np.uint8) for part in (train, held_out)]
-    assert unigram_bits_per_byte(*tokens, 256, len(tokens[1])) == pytest.approx(by_order[0], abs=2e-3)
+    counts = [count_tokens([np.frombuffer(part.encode(), np.uint8)], 256) for part in (train, held_out)]
+    assert unigram_bits_per_byte(*counts, len(held_out)) == pytest.approx(by_order[0], abs=2e-3)
     assert xz_bits_per_byte(train, held_out) == pytest.approx(2.518, abs=0.02)

@@ -1,7 +1,7 @@
 """How good a model is: its exact loss on text, and what it has to beat."""
 
 from glassformer.evaluate.baselines import (
-    frequency_bits_per_byte,
+    count_tokens,
     ngram_bits_per_byte,
     own_unigram_bits_per_byte,
     unigram_bits_per_byte,
@@ -22,7 +22,7 @@ __all__ = [
     "Rows",
     "Score",
     "Window",
-    "frequency_bits_per_byte",
+    "count_tokens",
     "ngram_bits_per_byte",
     "own_unigram_bits_per_byte",
     "predicted_bytes",

@@ -1,7 +1,7 @@
 """What a model has to beat: the bits per byte of token frequencies, of an n-gram model, of a compressor."""
 
 import lzma
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -14,39 +14,40 @@ CHARACTERS = 0x110000 - 0x800
 """Of Unicode, without surrogates."""
 MARGIN = 0.01
 """A model is better than frequencies when it needs this share of bits less."""
-Tokens = Sequence[int] | Int[np.ndarray, "T"]
+Counts = Int[np.ndarray, "V"]
+"""How often each token of a vocabulary comes."""
 
 
-def unigram_bits_per_byte(train: Tokens, held_out: Tokens, vocabulary: int, bytes: int) -> float:
-    """Bits per byte of held-out tokens by their frequencies in the training text, each counted once more than it came.
+def count_tokens(parts: Iterable[Sequence[int] | Int[np.ndarray, "T"]], vocabulary: int) -> Counts:
+    """The count of every token, 0 to `vocabulary` - 1, in all parts of a text together."""
+    counts = np.zeros(vocabulary, np.int64)
+    for part in parts:
+        counts += np.bincount(np.asarray(part, np.int64), minlength=vocabulary)
+    return counts
 
-    Tokens are numbers from 0 to `vocabulary` - 1 (a text's bytes with 256 will do too); `bytes` is the length of the
-    text that the held-out ones stand for.
+
+def unigram_bits_per_byte(train: Counts, held_out: Counts, bytes: int) -> float:
+    """Bits per byte of held-out tokens by their frequencies in the training text: p(w) = (count(w) + 1) / (Σ count + V).
+
+    `bytes` is the length of the text that the held-out tokens stand for. A text's own bytes are tokens too, with V = 256.
     """
-    return frequency_bits_per_byte(np.bincount(np.asarray(train, np.int64), minlength=vocabulary), held_out, bytes)
+    p = (train + 1) / (train.sum() + len(train))
+    return float(-(held_out * np.log2(p)).sum()) / _some(bytes)
 
 
-def frequency_bits_per_byte(counts: Int[np.ndarray, "V"], held_out: Tokens, bytes: int) -> float:
-    """The same from the training text's count of every token: p(w) = (count(w) + 1) / (Σ count + V)."""
-    p = (counts + 1) / (counts.sum() + len(counts))
-    return float(-np.log2(p[np.asarray(held_out, np.int64)]).sum()) / _some(bytes)
-
-
-def own_unigram_bits_per_byte(tokens: Tokens, vocabulary: int, bytes: int) -> float:
+def own_unigram_bits_per_byte(counts: Counts, bytes: int) -> float:
     """Bits per byte of tokens by the frequencies of their own text, each predicted from all the others.
 
     Of N tokens of K kinds, one that comes n times has p = (n - 1) / (N - 1 + K). One that comes once is new to the
-    rest, which expects something new with (K - 1) / (N - 1 + K - 1), any of the vocabulary - K + 1 alike.
+    rest, which expects something new with (K - 1) / (N - 1 + K - 1), any of the V - K + 1 others alike.
     Leaving each out keeps a short text from predicting itself. Source: Witten & Bell 1991, method C.
     """
-    counts = np.bincount(np.asarray(tokens, np.int64), minlength=vocabulary)
-    counts = counts[counts > 0]
-    total, kinds, once = counts.sum(), len(counts), np.count_nonzero(counts == 1)
+    kinds, total, once = np.count_nonzero(counts), counts.sum(), np.count_nonzero(counts == 1)
     again = counts[counts > 1]
     bits = -(again * np.log2((again - 1) / (total - 1 + kinds))).sum()
     if once:
-        rest = max(kinds - 1, 1)  # a single token stands alone: it is one of the vocabulary
-        bits -= once * np.log2(rest / max(total - 1 + kinds - 1, 1) / (vocabulary - kinds + 1))
+        new = (kinds - 1) / (total - 1 + kinds - 1) if total > 1 else 1.0  # without a rest everything is new
+        bits -= once * np.log2(new / (len(counts) - kinds + 1))
     return float(bits) / _some(bytes)
 
 
