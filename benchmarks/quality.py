@@ -1,9 +1,9 @@
 """Quality for time: the full-validation loss a recipe reaches in the wall-clock that nanoGPT's CPU example needs, here.
 
-    python benchmarks/quality.py --nanogpt PATH/TO/nanoGPT --text ../shared/data/tinyshakespeare/input.txt
+    python benchmarks/quality.py --nanogpt PATH/TO/nanoGPT [--text ../shared/data/tinyshakespeare/input.txt]
 
-First nanoGPT trains as its README says for a CPU (2,000 iterations; about 80 s), in a copy of the checkout, and its model
-is scored on the whole validation split. Then the `shakespeare` recipe gets that wall-clock, start-up and evaluation
+First nanoGPT trains as its README says for a CPU (2,000 iterations; about 80 s), in a copy of the checkout, and its
+model is scored on the whole validation split. Then the `shakespeare` recipe gets that wall-clock, start-up and evaluation
 included. `--best` runs `shakespeare-best` (10 minutes) instead, `--seconds` sets the wall-clock without nanoGPT.
 """
 
@@ -23,18 +23,19 @@ import torch
 from machine import contention, machine
 from train_speed import load_nanogpt
 
-from glassformer.evaluate import score_windows
 from glassformer.checkpoint import load_model
+from glassformer.evaluate import score_windows
 from glassformer.train.data import Dataset, PrepareOptions, prepare, validation_windows
 
-CPU_EXAMPLE = (
-    "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=1 --block_size=64 "
-    "--batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000 --dropout=0.0"
-).split()
+CPU_EXAMPLE = [
+    "config/train_shakespeare_char.py",
+    *("--device=cpu", "--compile=False", "--eval_iters=20", "--log_interval=1", "--block_size=64", "--batch_size=12"),
+    *("--n_layer=4", "--n_head=4", "--n_embd=128", "--max_iters=2000", "--lr_decay_iters=2000", "--dropout=0.0"),
+]
 
 
 def run_nanogpt(checkout: Path, text: Path, folder: Path) -> dict[str, Any]:
-    """nanoGPT's CPU example: its wall-clock, and the loss of its best model over the whole validation split."""
+    """NanoGPT's CPU example: its wall-clock, and the loss of its best model over the whole validation split."""
     work = folder / "nanogpt"
     shutil.copytree(checkout, work)
     characters = text.read_text(encoding="utf-8")
@@ -54,7 +55,7 @@ def run_nanogpt(checkout: Path, text: Path, folder: Path) -> dict[str, Any]:
 
 
 def _their_loss(work: Path, vocabulary: int, ids: np.ndarray) -> float:
-    """Their last model's loss over windows of its context side by side, every character after the first predicted once."""
+    """Their last model's loss over windows side by side, every character after the first predicted once."""
     module = load_nanogpt(work)
     config = module.GPTConfig(
         n_layer=4, n_head=4, n_embd=128, block_size=64, bias=False, vocab_size=vocabulary, dropout=0.0

@@ -2,8 +2,8 @@
 
     python benchmarks/train_memory.py --text ../shared/data/tinyshakespeare/input.txt [--steps 500]
 
-Trains the 10.65M-parameter model (nanoGPT's baby: 6 layers of 384, context 256, batch 8) in a fresh process. The peak is
-VmHWM above what the process held after its imports.
+Trains the 10.65M-parameter model (nanoGPT's baby: 6 layers of 384, context 256, batch 8) in a fresh process. The peak
+is VmHWM above what the process held after its imports.
 """
 
 import argparse

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from machine import contention, machine
 
-from glassformer.model.count import training_flops_per_token
 from glassformer.model import TransformerSpec
+from glassformer.model.count import training_flops_per_token
 from glassformer.model.recipes import gpt2
 from glassformer.train import Trainer, TrainSpec, start_run
 from glassformer.train.data import Dataset, PrepareOptions, prepare
@@ -56,7 +56,7 @@ SIZES = {
 
 
 def our_model(size: Size, vocabulary: int) -> TransformerSpec:
-    """nanoGPT's architecture: GPT-2's without biases, and with the exact GELU."""
+    """NanoGPT's architecture: GPT-2's without biases, and with the exact GELU."""
     spec = gpt2(vocabulary, layers=size.layers, width=size.width, heads=size.heads, context=size.context, bias=False)
     block = spec.blocks[0]
     return spec.replace(blocks=(block.replace(feedforward=block.feedforward.replace(activation="gelu")),))
@@ -184,12 +184,13 @@ def measure(name: str, size: Size, data: Path, nanogpt: Path, peaks: dict[str, f
 
 
 def load_nanogpt(path: Path) -> Any:
-    """nanoGPT's model.py as a module, from a checkout."""
+    """NanoGPT's model.py as a module, from a checkout."""
     file = path / "model.py"
     if not file.exists():
         sys.exit(f"{file} is missing: --nanogpt must be a checkout of nanoGPT")
     spec = importlib.util.spec_from_file_location("nanogpt_model", file)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["nanogpt_model"] = module
     spec.loader.exec_module(module)

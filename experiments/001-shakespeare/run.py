@@ -1,6 +1,6 @@
 """What each change bought: characters of Shakespeare, the same seconds on the same machine for every rung.
 
-    python experiments/001-shakespeare/run.py [--text ../shared/data/tinyshakespeare/input.txt] [--seconds 75] [--threads 2]
+    python experiments/001-shakespeare/run.py [--text FILE] [--seconds 75] [--threads 2]
 
 Rung 0 is nanoGPT's CPU example in our code. Each further rung adds one change to the one before it; the last is the
 `shakespeare` recipe. Then follow single changes to that recipe. Finished rows are kept in result.json; run it again to

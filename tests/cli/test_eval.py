@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint.small_models import random_model, small_llama
 from typer.testing import CliRunner
 
+from checkpoint.small_models import random_model, small_llama
 from glassformer.checkpoint import save_model
 from glassformer.cli.app import build_app
 from glassformer.errors import CheckpointError, DataError, DeviceError

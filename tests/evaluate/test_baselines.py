@@ -7,10 +7,10 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from data_sets import data_set
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_sets import data_set
 from glassformer.errors import DataError
 from glassformer.evaluate import (
     Score,

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from checkpoint.small_models import random_model, small_gpt2, small_llama
-from token_splits import write_split
 from torch import Tensor
 
+from checkpoint.small_models import random_model, small_gpt2, small_llama
 from glassformer.errors import DataError
 from glassformer.evaluate import Rows, Score, score_text, score_windows, text_windows
 from glassformer.evaluate.score import IGNORED
 from glassformer.model import Step, Transformer
 from glassformer.tokenizer import train_tokenizer
 from glassformer.train.data import validation_windows
+from token_splits import write_split
 
 TEXT = "今天天气真好。 The weather is fine today, naïve or not 🙂.\n" * 7
 

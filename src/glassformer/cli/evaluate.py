@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from glassformer.checkpoint import load_model
-from glassformer.cli.device import DTypeName, choose_device, choose_dtype
+from glassformer.cli.device import DTypeName, choose_dtype
 from glassformer.cli.documents import read_documents
 from glassformer.errors import CheckpointError, DataError
 from glassformer.evaluate import (
@@ -32,6 +32,7 @@ from glassformer.evaluate import (
     verdict,
 )
 from glassformer.model import Transformer
+from glassformer.model.device import choose_device
 from glassformer.tokenizer import Tokenizer
 from glassformer.train.data import Dataset, TokenSplit, validation_windows
 
@@ -66,7 +67,9 @@ def evaluate(
     Example: glassformer eval runs/first --text book.txt --json
     """
     if (data is None) == (text is None):
-        raise DataError("expected --data FOLDER or --text FILE, one of the two", do="glassformer eval RUN --data FOLDER")
+        raise DataError(
+            "expected --data FOLDER or --text FILE, one of the two", do="glassformer eval RUN --data FOLDER"
+        )
     if stride is not None and text is None:
         raise DataError("a stride goes with --text only", where="--stride", do="leave it out")
     place = choose_device(device)
@@ -126,7 +129,12 @@ class Judge:
 
     @classmethod
     def of(
-        cls, path: Path, which: Literal["best", "last"], device: torch.device, dtype: torch.dtype, batch_size: int | None
+        cls,
+        path: Path,
+        which: Literal["best", "last"],
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int | None,
     ) -> "Judge":
         """The model of a run or folder.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glassformer.model.count import parameters_by_part, training_flops_per_token
 from glassformer.model import Transformer
+from glassformer.model.count import parameters_by_part, training_flops_per_token
 from glassformer.train.data import Batch
 from glassformer.train.memory import peak_bytes, reset_peak
 from glassformer.train.objective import causal
@@ -43,12 +43,11 @@ class Plan:
 
 
 def trial(model: Transformer, batch: Batch, rows: int, device: torch.device) -> Callable[[torch.dtype], None]:
-    """A function that runs the first `rows` of a batch forward and backward in a format, for timing; gradients are dropped."""
+    """Work to be timed: the first `rows` of a batch forward and backward in a format; gradients are dropped."""
 
     def work(dtype: torch.dtype) -> None:
-        inputs = [None if x is None else x[:rows].to(device) for x in (batch.tokens, batch.targets, batch.positions, batch.segments)]
         with autocast(device, dtype):
-            loss = causal(model, *inputs)  # pyright: ignore[reportArgumentType]
+            loss = causal(model, *batch.rows(slice(0, rows), device))
         loss.backward()
         model.zero_grad(set_to_none=True)
 
@@ -66,9 +65,8 @@ def saved_bytes(model: Transformer, batch: Batch, rows: int, dtype: torch.dtype,
             found[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()  # an output that its own node saves would keep itself alive for ever
 
-    inputs = [None if x is None else x[:rows].to(device) for x in (batch.tokens, batch.targets, batch.positions, batch.segments)]
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(device, dtype):
-        loss = causal(model, *inputs)  # pyright: ignore[reportArgumentType]
+        loss = causal(model, *batch.rows(slice(0, rows), device))
     del loss
     return sum(found.values())
 
