@@ -3,8 +3,8 @@
     python benchmarks/quality.py --nanogpt PATH/TO/nanoGPT [--text ../shared/data/tinyshakespeare/input.txt]
 
 First nanoGPT trains as its README says for a CPU (2,000 iterations; about 80 s), in a copy of the checkout, and its
-model is scored on the whole validation split. Then the `shakespeare` recipe gets that wall-clock, start-up and evaluation
-included. `--best` runs `shakespeare-best` (10 minutes) instead, `--seconds` sets the wall-clock without nanoGPT.
+model is scored on the whole validation split. Then the `shakespeare` recipe gets that wall-clock, with start-up and
+evaluation. `--best` runs `shakespeare-best` (10 minutes) instead, `--seconds` sets the wall-clock without nanoGPT.
 """
 
 import argparse

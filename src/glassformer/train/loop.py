@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import TrainingError
-from glassformer.evaluate import Score, score_windows
+from glassformer.evaluate import Score, predicted_bytes, score_windows
 from glassformer.model.count import training_flops_per_token
 from glassformer.model.device import choose_device
 from glassformer.train.data import IGNORED, Batch, Batches, Dataset, validation_windows
@@ -84,6 +84,8 @@ class Trainer:
         context = spec.model.context
         self.batches = Batches(dataset.split("train"), context, spec.batch_size, spec.seed, spec.boundaries)
         self.validation = dataset.split("validation")
+        first = self.validation.read(0, min(1, self.validation.tokens)).tolist()
+        self.validation_bytes = predicted_bytes(dataset.tokenizer(), first, self.validation.bytes)
         self.micro = spec.micro_batch_size or spec.batch_size
         first = self.batches.batch(0)
         self.dtype = choose_dtype(spec.dtype, self.device, trial(self.model, first, self.micro, self.device))
@@ -154,7 +156,7 @@ class Trainer:
         """Loss and bits per byte over the whole validation split."""
         size = self.spec.evaluate_batch_size or max(1, 16384 // self.spec.model.context)
         windows = validation_windows(self.validation, self.spec.model.context, size, self.spec.boundaries)
-        return score_windows(self.model, windows, self.validation.bytes, device=self.device, dtype=self.dtype)
+        return score_windows(self.model, windows, self.validation_bytes, device=self.device, dtype=self.dtype)
 
     def save(self) -> str:
         """A checkpoint of where the run stands."""
