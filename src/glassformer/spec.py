@@ -7,7 +7,7 @@ the registry: files, command-line overrides, forms and contract tests all read t
 import difflib
 import json
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
@@ -63,15 +63,21 @@ def check(kind: type[S], tree: Any, where: object | None = None) -> S:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(describe(error), where=where) from None
+        raise SpecError(describe(error, tree), where=where) from None
 
 
-def describe(error: ValidationError) -> str:
-    """A pydantic error as one line: the path of each field and what is wrong with it (the first three)."""
+def describe(error: ValidationError, tree: Any = None) -> str:
+    """A pydantic error as one line: the path of each field and what is wrong with it (the first three).
+
+    `tree` is the data that was checked; it tells the names in a path from the kinds that pydantic puts between them.
+    """
     lines = []
     for problem in error.errors()[:3]:
-        path = ".".join(str(part) for part in problem["loc"])
+        path = ".".join(_path(problem["loc"], tree))
         message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "union_tag_invalid":
+            tag, expected = (problem.get("ctx", {})[name] for name in ("tag", "expected_tags"))
+            message = _unknown(tag, [name.strip(" '") for name in expected.split(",")], "kind")
         came = problem.get("input")
         shown = (
             ""
@@ -93,7 +99,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         raise SpecError("no such config file", where=path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"can't read the config file: {error}", where=path) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date such as 2024-13-01
         place = getattr(error, "problem_mark", None)
         spot = f"{path}, line {place.line + 1}" if place else path
         raise SpecError(f"not valid YAML: {getattr(error, 'problem', error)}", where=spot) from None
@@ -123,7 +129,7 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
             node = _child(node, name, where=".".join(parents[: depth + 1]))
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             value = text
         if isinstance(node, list):
             node[_index(node, last, path)] = value
@@ -148,12 +154,22 @@ def _child(node: Any, name: str, where: str) -> Any:
 
 
 def _index(items: list[Any], name: str, where: str) -> int:
-    if not name.isdigit() or int(name) >= len(items):
+    if not name.isdecimal() or int(name) >= len(items):
         raise SpecError(f"{where}: expected a number from 0 to {len(items) - 1}, got {name!r}", where="--set")
     return int(name)
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _path(location: tuple[int | str, ...], tree: Any) -> Iterator[str]:
+    """The names of a pydantic location as they stand in the data, without the kinds of union members between them."""
+    for part in location:
+        if isinstance(tree, dict) and part not in tree and part == tree.get("kind"):
+            continue
+        yield str(part)
+        inside = part in tree if isinstance(tree, dict) else isinstance(tree, list | tuple) and part in range(len(tree))
+        tree = tree[part] if inside else None
+
+
+def _unknown(name: str, known: Iterable[str], what: str = "field") -> str:
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-    return f"unknown field {name!r}; {hint}"
+    return f"unknown {what} {name!r}; {hint}"

@@ -57,8 +57,12 @@ class GroupedAttentionSpec(Spec):
             raise ValueError(
                 f"heads ({self.heads}) must divide width ({width}); choose another number of heads or give head_width"
             )
-        if self.position.kind == "rotary" and self.width_of_head(width) % 2:
-            raise ValueError(f"rotary positions turn pairs: head_width ({self.width_of_head(width)}) must be even")
+        if self.position.kind == "rotary":
+            C, fraction = self.width_of_head(width), self.position.fraction
+            if C % 2:
+                raise ValueError(f"rotary positions turn pairs: head_width ({C}) must be even")
+            if not self.position.rotated(C):
+                raise ValueError(f"position.fraction ({fraction}) of head_width ({C}) is not a single pair to turn")
 
     def points(self) -> tuple[str, ...]:
         return (
@@ -110,7 +114,7 @@ class GroupedAttention(nn.Module):
             return attend_fast(q, k, v, None, bias, scale=self.scale, dropout=dropout)
         seen = visible(self.mask, step.positions, memory.positions, step.segments, memory.segments)
         if watched:
-            return attend(q, k, v, seen, bias, scale=self.scale, see=step.watch)
+            return attend(q, k, v, seen, bias, scale=self.scale, see=step.watch, dropout=dropout)
         # A query that sees nothing is padding: let it see anything rather than divide 0 by 0.
         seen = seen | ~seen.any(dim=-1, keepdim=True)
         return attend_fast(q, k, v, seen, bias, scale=self.scale, dropout=dropout)

@@ -72,4 +72,7 @@ class Head(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], embedding: TokenEmbedding) -> Float[Tensor, "B T V"]:
         logits = F.linear(x, embedding.weight) if self.own is None else self.own(x)
-        return logits if self.softcap is None else self.softcap * torch.tanh(logits.float() / self.softcap)
+        if self.softcap is None:
+            return logits
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        return self.softcap * torch.tanh(wide / self.softcap)

@@ -83,7 +83,7 @@ class Gated(nn.Module):
         self.activation, self.dropout = ACTIVATIONS[spec.activation], spec.dropout
 
     def forward(self, x: Float[Tensor, "B T D"], step: LayerStep) -> Float[Tensor, "B T D"]:
-        gate, up = step.watch("ffn_gate", self.gate(x)), step.watch("ffn_pre", self.up(x))
+        up, gate = step.watch("ffn_pre", self.up(x)), step.watch("ffn_gate", self.gate(x))
         hidden = step.watch("ffn_act", self.activation(gate) * up)
         return step.watch("ffn_out", self.down(F.dropout(hidden, self.dropout, self.training)))
 

@@ -56,11 +56,11 @@ MaskSpec = Annotated[CausalSpec | WindowSpec | BidirectionalSpec, Field(discrimi
 
 def visible(
     mask: MaskSpec,
-    query: Int[Tensor, "b T"],
-    key: Int[Tensor, "b S"],
+    query: Int[Tensor, "#B T"],
+    key: Int[Tensor, "#B S"],
     query_segments: Int[Tensor, "B T"] | None = None,
     key_segments: Int[Tensor, "B S"] | None = None,
-) -> Bool[Tensor, "_ 1 T S"]:
+) -> Bool[Tensor, "#B 1 T S"]:
     """True where the query at a position sees the key: the mask's rule, the same segment, and a slot that isn't empty.
 
     This is the one formula for training, packing, cached decoding, ragged batches and windows.

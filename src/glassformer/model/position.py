@@ -5,7 +5,8 @@ A scheme may act at three joints and does nothing at those it leaves alone: `emb
 attention has one for `rotate` and `bias`.
 """
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal, Self, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -21,14 +22,22 @@ Joint = Literal["embed", "rotate", "bias"]
 class Position(nn.Module):
     """No position at all, and the base of every scheme."""
 
-    def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "b T"]) -> Float[Tensor, "B T D"]:
+    def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
         return x
 
-    def rotate(self, x: Float[Tensor, "B H T C"], positions: Int[Tensor, "b T"]) -> Float[Tensor, "B H T C"]:
+    def rotate(self, x: Float[Tensor, "B H T C"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B H T C"]:
         return x
 
-    def bias(self, query: Int[Tensor, "b T"], key: Int[Tensor, "b S"]) -> Float[Tensor, "b H T S"] | None:
+    def bias(self, query: Int[Tensor, "#B T"], key: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"] | None:
         return None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Tables that are computed keep their precision in a model that is cast: they change their device alone."""
+        tables = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)
+        for name, table in tables.items():
+            setattr(self, name, table.to(cast("Tensor", getattr(self, name)).device))
+        return self
 
 
 class NoPositionSpec(Spec):
@@ -63,7 +72,7 @@ class Sinusoidal(Position):
         even = torch.arange(0, width, 2, dtype=torch.float64)
         self.register_buffer("frequency", (base ** (-even / width)).float(), persistent=False)
 
-    def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "b T"]) -> Float[Tensor, "B T D"]:
+    def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
         angle = positions[..., None].to(self.frequency.dtype) * self.frequency  # [B, T, D/2]
         pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)  # even components sine, odd ones cosine
         return x + pairs.flatten(-2)[..., : x.size(-1)].to(x.dtype)
@@ -90,7 +99,7 @@ class Learned(Position):
         super().__init__()
         self.table = nn.Parameter(torch.empty(length, width))
 
-    def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "b T"]) -> Float[Tensor, "B T D"]:
+    def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
         return x + self.table[positions.clamp_min(0)]  # padding stands at -1; nobody reads it
 
 
@@ -106,8 +115,12 @@ class RotarySpec(Spec):
     theta: float = Field(default=10_000.0, gt=1)
     fraction: float = Field(default=1.0, gt=0, le=1)
 
+    def rotated(self, width: int) -> int:
+        """How many components of a head of this width are turned."""
+        return 2 * int(width * self.fraction / 2)
+
     def build(self, width: int, heads: int) -> Position:
-        return Rotary(2 * int(width * self.fraction / 2), self.theta)
+        return Rotary(self.rotated(width), self.theta)
 
 
 class Rotary(Position):
@@ -118,7 +131,7 @@ class Rotary(Position):
         even = torch.arange(0, rotated, 2, dtype=torch.float64)
         self.register_buffer("frequency", (theta ** (-even / rotated)).float(), persistent=False)
 
-    def rotate(self, x: Float[Tensor, "B H T C"], positions: Int[Tensor, "b T"]) -> Float[Tensor, "B H T C"]:
+    def rotate(self, x: Float[Tensor, "B H T C"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B H T C"]:
         return rotate_halves(x, *angles(positions, self.frequency))
 
 
@@ -140,7 +153,7 @@ class Alibi(Position):
         super().__init__()
         self.register_buffer("slope", alibi_slopes(heads), persistent=False)
 
-    def bias(self, query: Int[Tensor, "b T"], key: Int[Tensor, "b S"]) -> Float[Tensor, "b H T S"]:
+    def bias(self, query: Int[Tensor, "#B T"], key: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"]:
         distance = (query[:, None, :, None] - key[:, None, None, :]).abs()  # [B, 1, T, S]
         return -self.slope[:, None, None] * distance
 

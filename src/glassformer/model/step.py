@@ -64,7 +64,7 @@ class Step:
                a triangle and needs no mask.
     """
 
-    positions: Int[Tensor, "b T"]
+    positions: Int[Tensor, "#B T"]
     segments: Int[Tensor, "B T"] | None = None
     cache: Cache | None = None
     watch: Watcher = OFF

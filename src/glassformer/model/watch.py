@@ -111,13 +111,14 @@ Edit = Callable[[Tensor], Tensor]
 
 
 class Trace:
-    """Keeps the points whose full name matches one of `keep` (`*` and `?` as in file names) and applies `edits`.
+    """Keeps the points whose full name matches `keep`, one pattern or several (`*` and `?` as in file names) and applies `edits`.
 
     `trace.kept["blocks.0.pattern"]` is then the tensor, detached and as the pass went on with it (after an edit).
     """
 
-    def __init__(self, keep: Iterable[str] = ("*",), edits: Mapping[str, Edit] | None = None):
-        self.keep, self.edits, self.scope = tuple(keep), dict(edits or {}), ""
+    def __init__(self, keep: str | Iterable[str] = "*", edits: Mapping[str, Edit] | None = None):
+        self.keep = (keep,) if isinstance(keep, str) else tuple(keep)
+        self.edits, self.scope = dict(edits or {}), ""
         self.kept: dict[str, Tensor] = {}
 
     def at(self, scope: str) -> "Trace":

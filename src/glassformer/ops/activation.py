@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -22,6 +23,7 @@ class _ReluSquared(torch.autograd.Function):
         return positive * positive
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         (g,), (positive,) = gradients, ctx.saved_tensors
         return (g * positive).mul_(2)

@@ -20,11 +20,12 @@ def attend(
     q: Float[Tensor, "B H T C"],
     k: Float[Tensor, "B K S C"],
     v: Float[Tensor, "B K S E"],
-    visible: Bool[Tensor, "b 1 T S"],
-    bias: Float[Tensor, "b h T S"] | None,
+    visible: Bool[Tensor, "#B 1 T S"],
+    bias: Float[Tensor, "#B #H T S"] | None,
     *,
     scale: float,
     see: See,
+    dropout: float = 0.0,
 ) -> Float[Tensor, "B H T E"]:
     """The plain formula; `see(name, value)` is shown scores_raw, scores, mask and pattern, and may replace them.
 
@@ -36,22 +37,25 @@ def attend(
     k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
     scores = see("scores_raw", q @ k.transpose(-2, -1)) * scale
     scores = see("scores", scores if bias is None else scores + bias.to(scores.dtype))
-    mask = see("mask", visible)
+    mask = see("mask", visible.expand(q.size(0), -1, -1, -1))
     weights = see("pattern", softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min)))
-    return weights.to(v.dtype) @ v
+    return F.dropout(weights, dropout).to(v.dtype) @ v
 
 
 def attend_fast(
     q: Float[Tensor, "B H T C"],
     k: Float[Tensor, "B K S C"],
     v: Float[Tensor, "B K S E"],
-    visible: Bool[Tensor, "b 1 T S"] | None,
-    bias: Float[Tensor, "b h T S"] | None,
+    visible: Bool[Tensor, "#B 1 T S"] | None,
+    bias: Float[Tensor, "#B #H T S"] | None,
     *,
     scale: float,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T E"]:
-    """Equal to `attend` up to rounding; `visible=None` means plain causal: row t sees columns 0 … t of the same length."""
+    """Equal to `attend` up to rounding, where every query sees a key.
+
+    `visible=None` means plain causal: row t sees columns 0 … t of the same length.
+    """
     if visible is None and bias is None and not dropout and _better_written_out(q, k):
         return _causal_written_out(q, k, v, scale)
     mask: Tensor | None = visible

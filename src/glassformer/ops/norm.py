@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def rms_norm(x: Float[Tensor, "*B D"], eps: float) -> Float[Tensor, "*B D"]:
@@ -28,6 +29,7 @@ class _RMSNorm(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         (g,), (y, r) = gradients, ctx.saved_tensors
         return torch.addcmul(g, y, (g * y).mean(dim=-1, keepdim=True), value=-1).mul_(r), None

@@ -5,14 +5,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def angles(positions: Int[Tensor, "b T"], frequency: Float[Tensor, "R"]) -> tuple[Tensor, Tensor]:
-    """Cos and sin of position · frequency, each [b, 1, T, R] in float32 (low precision would blur far positions)."""
+def angles(positions: Int[Tensor, "#B T"], frequency: Float[Tensor, "R"]) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position · frequency, each [b, 1, T, R] in float32 (low precision would blur far positions)."""
     angle = positions[:, None, :, None].to(frequency.dtype) * frequency
     return angle.cos(), angle.sin()
 
 
 def rotate_halves(
-    x: Float[Tensor, "B H T C"], cos: Float[Tensor, "b 1 T R"], sin: Float[Tensor, "b 1 T R"]
+    x: Float[Tensor, "B H T C"], cos: Float[Tensor, "#B 1 T R"], sin: Float[Tensor, "#B 1 T R"]
 ) -> Float[Tensor, "B H T C"]:
     """Turn the pairs (x_i, x_{i+R}) for i < R; components from 2R on pass unchanged (partial rotation).
 

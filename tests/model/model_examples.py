@@ -1,0 +1,146 @@
+"""The small table: examples of every member of every union, each set into a small model at the place where it belongs.
+
+A new member of a union needs a line here, and a formula in `plain_formula.py`; every contract test then runs on it.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.model import Step, Transformer, TransformerSpec
+from glassformer.model.attention import AttentionSpec, GroupedAttentionSpec
+from glassformer.model.block import BlockSpec, PostNormSpec, PreNormSpec, WiringSpec
+from glassformer.model.embedding import EmbeddingSpec, HeadSpec, TiedHeadSpec, TokenEmbeddingSpec, UntiedHeadSpec
+from glassformer.model.feedforward import FeedForwardSpec, GatedSpec, MLPSpec
+from glassformer.model.mask import BidirectionalSpec, CausalSpec, MaskSpec, WindowSpec
+from glassformer.model.norm import LayerNormSpec, NormSpec, RMSNormSpec
+from glassformer.model.position import (
+    AlibiSpec,
+    LearnedSpec,
+    NoPositionSpec,
+    PositionSpec,
+    RotarySpec,
+    SinusoidalSpec,
+)
+from glassformer.model.transformer import InitSpec, NormalInitSpec, QuietInitSpec
+from glassformer.spec import Spec, members
+
+B, T, D, H, K, F, V = 2, 7, 16, 4, 2, 24, 29
+
+UNIONS: dict[str, Any] = {
+    "position": PositionSpec,
+    "norm": NormSpec,
+    "feedforward": FeedForwardSpec,
+    "wiring": WiringSpec,
+    "head": HeadSpec,
+    "mask": MaskSpec,
+    "init": InitSpec,
+    "embedding": EmbeddingSpec,
+    "attention": AttentionSpec,
+}
+
+SMALL: dict[type[Spec], list[Spec]] = {
+    NoPositionSpec: [NoPositionSpec()],
+    SinusoidalSpec: [SinusoidalSpec(), SinusoidalSpec(base=50)],
+    LearnedSpec: [LearnedSpec(length=12)],
+    RotarySpec: [RotarySpec(), RotarySpec(theta=50, fraction=0.5)],
+    AlibiSpec: [AlibiSpec()],
+    LayerNormSpec: [LayerNormSpec(), LayerNormSpec(bias=False, eps=0.1)],
+    RMSNormSpec: [RMSNormSpec(), RMSNormSpec(gain=False, eps=0.1)],
+    MLPSpec: [MLPSpec(hidden=F, bias=True), MLPSpec(hidden=F, activation="relu_squared")],
+    GatedSpec: [GatedSpec(hidden=F), GatedSpec(hidden=F, activation="gelu_tanh", bias=True)],
+    PreNormSpec: [PreNormSpec()],
+    PostNormSpec: [PostNormSpec()],
+    TiedHeadSpec: [TiedHeadSpec(), TiedHeadSpec(softcap=5)],
+    UntiedHeadSpec: [UntiedHeadSpec(), UntiedHeadSpec(softcap=5)],
+    CausalSpec: [CausalSpec()],
+    WindowSpec: [WindowSpec(size=3), WindowSpec(size=100)],
+    BidirectionalSpec: [BidirectionalSpec()],
+    NormalInitSpec: [NormalInitSpec(), NormalInitSpec(std=0.3)],
+    QuietInitSpec: [QuietInitSpec(), QuietInitSpec(embedding=0.5, gain=2, head=0.1)],
+    TokenEmbeddingSpec: [TokenEmbeddingSpec(), TokenEmbeddingSpec(scale=2, norm=RMSNormSpec())],
+    GroupedAttentionSpec: [
+        GroupedAttentionSpec(heads=H, kv_heads=H),
+        GroupedAttentionSpec(heads=H, kv_heads=1, qk_norm=RMSNormSpec()),
+        GroupedAttentionSpec(heads=H, kv_heads=K, bias=True, out_bias=True, position=RotarySpec()),
+        GroupedAttentionSpec(heads=3, kv_heads=1, head_width=6, scale=0.2, position=RotarySpec()),
+        GroupedAttentionSpec(heads=H, kv_heads=K, position=AlibiSpec(), mask=WindowSpec(size=4)),
+        GroupedAttentionSpec(heads=H, kv_heads=K, position=RotarySpec(), mask=BidirectionalSpec()),
+    ],
+}
+
+
+def base() -> TransformerSpec:
+    """The small model that an example is set into."""
+    attention = GroupedAttentionSpec(heads=H, kv_heads=K)
+    block = BlockSpec(attention=attention, feedforward=MLPSpec(hidden=F, activation="silu"))
+    return TransformerSpec(vocabulary=V, width=D, context=12, layers=2, blocks=(block,))
+
+
+def with_block(spec: TransformerSpec, **changes: Any) -> TransformerSpec:
+    return spec.replace(blocks=(spec.blocks[0].replace(**changes),))
+
+
+def with_attention(spec: TransformerSpec, **changes: Any) -> TransformerSpec:
+    return with_block(spec, attention=spec.blocks[0].attention.replace(**changes))
+
+
+def model_with(union: str, example: Any) -> TransformerSpec:
+    """The small model with this part in its place; a norm stands at every norm that there is."""
+    spec = base()
+    if union == "position":
+        inside = {"rotate", "bias"} & set(example.acts)
+        return with_attention(spec, position=example) if inside else spec.replace(position=example)
+    if union == "norm":
+        # Without a rotation the bias of a key's norm moves all scores of a query alike, and softmax doesn't see it.
+        attending = with_attention(with_block(spec, norm=example), qk_norm=example, position=RotarySpec())
+        return attending.replace(norm=example)
+    if union == "mask":
+        return with_attention(spec, mask=example)
+    if union in ("attention", "feedforward", "wiring"):
+        return with_block(spec, **{union: example})
+    return spec.replace(**{union: example})
+
+
+def examples(union: str) -> list[Spec]:
+    return [example for member in members(UNIONS[union]) for example in SMALL.get(member, [])]
+
+
+def all_models() -> dict[str, TransformerSpec]:
+    """Every example in its model, by a name for the test report."""
+    return {
+        f"{union}-{example.model_dump()['kind']}-{index}": model_with(union, example)
+        for union in UNIONS
+        for index, example in enumerate(examples(union))
+    }
+
+
+MODELS = all_models()
+CAUSAL = [name for name, spec in MODELS.items() if spec.blocks[0].attention.mask.kind != "bidirectional"]
+
+
+@cache
+def random_model(name: str) -> Transformer:
+    """The model of an example, shared by its tests."""
+    return randomised(MODELS[name])
+
+
+def randomised(spec: TransformerSpec, seed: int = 0) -> Transformer:
+    """A model in which no weight is zero or one, so that nothing is hidden; it is in evaluation mode."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = spec.build().eval()
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape), alpha=0.3)
+    return model
+
+
+def some_tokens(rows: int = B, length: int = T, seed: int = 1) -> Tensor:
+    return torch.randint(V, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def logits_of(model: Transformer, tokens: Tensor, step: Step | None = None) -> Tensor:
+    with torch.no_grad():
+        return model(tokens, step or Step.whole(tokens))
