@@ -133,8 +133,8 @@ class Judge:
         path: Path,
         which: Literal["best", "last"],
         device: torch.device,
-        dtype: torch.dtype,
-        batch_size: int | None,
+        dtype: torch.dtype = torch.float32,
+        batch_size: int | None = None,
     ) -> "Judge":
         """The model of a run or folder.
 

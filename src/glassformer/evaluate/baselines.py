@@ -27,9 +27,10 @@ def count_tokens(parts: Iterable[Sequence[int] | Int[np.ndarray, "T"]], vocabula
 
 
 def unigram_bits_per_byte(train: Counts, held_out: Counts, bytes: int) -> float:
-    """Bits per byte of held-out tokens by their frequencies in the training text: p(w) = (count(w) + 1) / (Σ count + V).
+    """Bits per byte of held-out tokens by their frequencies in the training text.
 
-    `bytes` is the length of the text that the held-out tokens stand for. A text's own bytes are tokens too, with V = 256.
+    p(w) = (count(w) + 1) / (Σ count + V). `bytes` is the length of the text that the held-out tokens stand for. The
+    bytes of a text may be the tokens, too, with V = 256.
     """
     p = (train + 1) / (train.sum() + len(train))
     return float(-(held_out * np.log2(p)).sum()) / _some(bytes)
