@@ -1,6 +1,6 @@
 """What the engine costs per token, beside a plain loop over the same model and the same cache, in one run.
 
-    python benchmarks/decode.py [--threads 1] [--tokens 200] [--rounds 7] [--json]
+    python benchmarks/decode.py [--threads 1] [--tokens 100] [--rounds 5] [--json]
 
 The plain loop feeds the best token back and does nothing else: no scheduler, no sampling parameters, no text. Ways are
 measured in turns, and each is given by its best round, so that other processes disturb all alike. Besides wall time
@@ -106,8 +106,8 @@ def table(report: dict, taken: str) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

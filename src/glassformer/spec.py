@@ -23,7 +23,9 @@ S = TypeVar("S", bound="Spec")
 class Spec(BaseModel):
     """Frozen; unknown fields are refused, with the name that was probably meant."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -31,7 +33,9 @@ class Spec(BaseModel):
         if isinstance(data, dict):
             for name in data:
                 if name not in cls.model_fields:
-                    raise PydanticCustomError("unknown_field", "{message}", {"message": _unknown(str(name), cls.model_fields)})
+                    raise PydanticCustomError(
+                        "unknown_field", "{message}", {"message": _unknown(str(name), cls.model_fields)}
+                    )
         return data
 
     def to_json(self) -> str:
@@ -75,7 +79,11 @@ def describe(error: ValidationError, tree: Any = None) -> str:
             tag, expected = (problem.get("ctx", {})[name] for name in ("tag", "expected_tags"))
             message = _unknown(tag, [name.strip(" '") for name in expected.split(",")], "kind")
         came = problem.get("input")
-        shown = "" if isinstance(came, dict | list | tuple | BaseModel) or problem["type"] == "missing" else f", got {came!r}"
+        shown = (
+            ""
+            if isinstance(came, dict | list | tuple | BaseModel) or problem["type"] == "missing"
+            else f", got {came!r}"
+        )
         if problem["type"] in ("unknown_field", "value_error"):
             shown = ""
         lines.append(f"{path}: {message}{shown}" if path else f"{message}{shown}")

@@ -3,7 +3,7 @@ import torch
 from stories import read_model, read_tokenizer
 
 from data_sets import data_set
-from glassformer.engine import Engine, EngineSpec, SamplingParams
+from glassformer.engine import Engine, SamplingParams
 
 pytestmark = pytest.mark.real
 
@@ -31,9 +31,9 @@ def test_a_published_model_writes_its_published_text(stories):
 
 @pytest.mark.slow
 def test_past_its_context_a_model_writes_as_surely_as_before(stories):
-    # Seeing all 1200 tokens, which it never learned, it grows less sure of itself: -1.45 and falling.
-    params = SamplingParams(max_tokens=1200, seed=3, ignore_eos=True)
-    completions = Engine(*stories, EngineSpec(batch_size=4)).generate([BEGINNING] * 4, params)
+    # Seeing all 1500 tokens, which it never learned, it grows less sure of itself: from -1.26 to -1.62 a token.
+    params = SamplingParams(max_tokens=1500, seed=3, ignore_eos=True)
+    completions = Engine(*stories).generate([BEGINNING] * 6, params)
     logprobs = torch.tensor([completion.logprobs for completion in completions])
-    before, after = float(logprobs[:, :500].mean()), float(logprobs[:, 600:].mean())
-    assert after > before - 0.1
+    before, after = float(logprobs[:, :500].mean()), float(logprobs[:, 1000:].mean())
+    assert after > before - 0.15

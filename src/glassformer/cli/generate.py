@@ -11,10 +11,11 @@ from rich.console import Console
 
 from glassformer.checkpoint import load_model
 from glassformer.cli.complete import choice_table, printable, shown
-from glassformer.cli.device import DTypeName, choose_device, choose_dtype
+from glassformer.cli.device import DTypeName, choose_dtype
 from glassformer.cli.given import read_text
 from glassformer.engine import Completion, Engine, Event, Handle, SamplingParams
 from glassformer.errors import CheckpointError
+from glassformer.model.device import choose_device
 from glassformer.spec import check
 from glassformer.tokenizer import Tokenizer
 

@@ -41,9 +41,11 @@ def train(
     }  # fmt: skip
     given = (*(f"{name}={_yaml(value)}" for name, value in flags.items() if value is not None), *(settings or ()))
     console = TrainingConsole(quiet=json)
-    trainer = _resumed(resume, data, out, recipe_name, config, given) if resume else _new(
-        recipe_name, config, data, out, given
-    )  # fmt: skip
+    if resume is None:
+        trainer = _new(recipe_name, config, data, out, given)
+    else:
+        _refuse_beside_resume({"--out": out, "--recipe": recipe_name, "--config": config})
+        trainer = resume_run(resume, data, given)
     trainer.listen = console
     print_plan(trainer.plan(), trainer, quiet=json)
     if dry_run:
@@ -72,13 +74,10 @@ def choose_spec(recipe_name: str | None, config: Path | None, dataset: Dataset, 
     return resolve(override(tree, settings), dataset)
 
 
-def _resumed(
-    resume: Path, data: Path | None, out: Path | None, recipe_name: str | None, config: Path | None, given: tuple[str, ...]
-) -> Trainer:
-    for name, value in {"--out": out, "--recipe": recipe_name, "--config": config}.items():
+def _refuse_beside_resume(options: dict[str, object]) -> None:
+    for name, value in options.items():
         if value is not None:
             raise SpecError(f"{name} doesn't go with --resume: the run has its own", do="use --set to change a field")
-    return resume_run(resume, data, given)
 
 
 def _yaml(value: object) -> str:

@@ -30,15 +30,15 @@ def print_plan(plan: Plan, trainer: Trainer, quiet: bool = False) -> None:
     console.print(table)
     parts = {
         "weights": plan.weights_bytes, "gradients": plan.gradient_bytes, "optimizer": plan.optimizer_bytes,
-        "activations": plan.activation_bytes,
+        "activations": plan.activation_bytes, "work space": plan.work_bytes,
     }  # fmt: skip
     listed = ", ".join(f"{name} {_size(size)}" for name, size in parts.items())
     console.print(f"memory   about {_size(plan.memory_bytes)}: {listed}", highlight=False)
     seconds = plan.seconds_per_step * (spec.max_steps - trainer.state.step)
     left = min(seconds, spec.max_seconds - trainer.state.seconds) if spec.max_seconds else seconds
     console.print(
-        f"time     about {_clock(left)}: {plan.seconds_per_step * 1e3:.0f} ms a step of {spec.tokens_per_step:,} tokens, "
-        f"{trainer.device.type} {spec.dtype}, peak here {plan.peak_flops / 1e9:.0f} GFLOP/s",
+        f"time     about {_clock(left)}: {plan.seconds_per_step * 1e3:.0f} ms a step of {spec.tokens_per_step:,} "
+        f"tokens, {trainer.device.type} {spec.dtype}, peak here {plan.peak_flops / 1e9:.0f} GFLOP/s",
         highlight=False,
     )
     if trainer.state.step:
@@ -84,7 +84,8 @@ class TrainingConsole:
                 self.console.print(text)
         if step.score is not None:
             self.console.print(
-                f"step {step.step:,}  validation loss {step.score.loss:.4f}, {step.score.bits_per_byte:.4f} bits per byte"
+                f"step {step.step:,}  validation loss {step.score.loss:.4f}, "
+                f"{step.score.bits_per_byte:.4f} bits per byte"
             )
 
     def finish(self, trainer: Trainer, state: State, as_json: bool) -> None:
@@ -94,12 +95,14 @@ class TrainingConsole:
             print(json.dumps({"run": str(run), "done": trainer.done >= 1, **state.model_dump()}))
             return
         if trainer.done < 1:
-            self.console.print(f"stopped and saved at step {state.step:,}; go on with: glassformer train --resume {run}")
+            self.console.print(f"stopped and saved at step {state.step:,}")
+            self.console.print(f"go on with: glassformer train --resume {run}", soft_wrap=True)
             return
         self.console.print(
             f"done in {_clock(state.seconds)}: best validation loss {state.best_loss:.4f} at step {state.best_step:,}\n"
             f"curves in {trainer.run.picture}, numbers in {trainer.run.log}\n"
-            f"next: glassformer generate {run} 'Once upon a time'"
+            f"next: glassformer generate {run} 'Once upon a time'",
+            soft_wrap=True,
         )
 
 

@@ -76,7 +76,7 @@ WRITTEN_OUT = 1024
 
 
 def _better_written_out(q: Tensor, k: Tensor) -> bool:
-    """torch's fused kernel is slow at one thing: the backward pass in bfloat16 on a CPU (2 to 4 times plain products)."""
+    """Torch's fused kernel is slow at one thing: the backward pass in bfloat16 on a CPU (2 to 4 times plain products)."""
     return (
         q.device.type == "cpu"
         and q.dtype == torch.bfloat16

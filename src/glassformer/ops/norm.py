@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 
 def rms_norm(x: Float[Tensor, "*B D"], eps: float) -> Float[Tensor, "*B D"]:
-    """y = x · r with r = 1 / sqrt(mean(x²) + ε), over the last axis; the mean is taken in at least float32.
+    """Y = x · r with r = 1 / sqrt(mean(x²) + ε), over the last axis; the mean is taken in at least float32.
 
     Source: Zhang & Sennrich 2019, eq. 4.
     """

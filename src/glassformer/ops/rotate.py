@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def angles(positions: Int[Tensor, "#B T"], frequency: Float[Tensor, "R"]) -> tuple[Tensor, Tensor]:
-    """cos and sin of position · frequency, each [b, 1, T, R] in float32 (low precision would blur far positions)."""
+    """Cosine and sine of position · frequency, each [b, 1, T, R] in float32 (low precision would blur far positions)."""
     angle = positions[:, None, :, None].to(frequency.dtype) * frequency
     return angle.cos(), angle.sin()
 
@@ -21,6 +21,6 @@ def rotate_halves(
     R = cos.size(-1)
     cos = torch.cat((cos, cos), dim=-1).to(x.dtype)
     sin = torch.cat((-sin, sin), dim=-1).to(x.dtype)
-    part = x if 2 * R == x.size(-1) else x[..., : 2 * R]
+    part = x if x.size(-1) == 2 * R else x[..., : 2 * R]
     turned = torch.addcmul(part * cos, part.roll(R, dims=-1), sin)
     return turned if part is x else torch.cat((turned, x[..., 2 * R :]), dim=-1)

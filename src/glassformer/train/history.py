@@ -61,7 +61,7 @@ def read_log(path: Path) -> list[Row]:
         with path.open(encoding="utf-8", newline="") as file:
             return [_row(line) for line in csv.DictReader(file) if line.get("step")]
     except (OSError, ValueError) as error:
-        raise DataError(f"not a log of a run: {error}", where=path, do="move it away; the run goes on without") from None
+        raise DataError(f"not a log of a run: {error}", where=path, do="move it away and resume") from None
 
 
 def draw_losses(rows: list[Row], path: Path) -> None:

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import TrainingError
-from glassformer.evaluate import Score, score_windows
+from glassformer.evaluate import Score, predicted_bytes, score_windows
 from glassformer.model.count import training_flops_per_token
+from glassformer.model.device import choose_device
 from glassformer.train.data import IGNORED, Batch, Batches, Dataset, validation_windows
 from glassformer.train.history import History, Row, draw_losses
+from glassformer.train.memory import keep_freed_memory, resident_bytes
 from glassformer.train.objective import causal
 from glassformer.train.plan import Plan, make_plan, trial
-from glassformer.train.precision import autocast, choose_device, choose_dtype, measure_peak
+from glassformer.train.precision import autocast, choose_compile, choose_dtype, measure_peak
 from glassformer.train.run import RunFolder, State
 from glassformer.train.spec import TrainSpec
 
@@ -71,30 +73,35 @@ class Trainer:
     """
 
     def __init__(self, spec: TrainSpec, dataset: Dataset, run: RunFolder, listen: Listener = lambda progress: None):
+        keep_freed_memory()
         if spec.threads:
             torch.set_num_threads(spec.threads)
         self.dataset, self.run, self.listen = dataset, run, listen
         self.device = choose_device(spec.device)
+        self._held = resident_bytes(self.device)
         torch.manual_seed(spec.seed)
         self.model = spec.model.build().to(self.device)
         context = spec.model.context
         self.batches = Batches(dataset.split("train"), context, spec.batch_size, spec.seed, spec.boundaries)
         self.validation = dataset.split("validation")
+        first = self.validation.read(0, min(1, self.validation.tokens)).tolist()
+        self.validation_bytes = predicted_bytes(dataset.tokenizer(), first, self.validation.bytes)
         self.micro = spec.micro_batch_size or spec.batch_size
         first = self.batches.batch(0)
         self.dtype = choose_dtype(spec.dtype, self.device, trial(self.model, first, self.micro, self.device))
-        # The format is part of what makes a run repeatable: from here on the spec says which it is.
-        self.spec = spec.replace(dtype=str(self.dtype).removeprefix("torch."))
+        compiled = choose_compile(spec.compile, self.device)
+        # What was chosen is part of what makes a run repeatable: from here on the spec says it.
+        self.spec = spec.replace(dtype=str(self.dtype).removeprefix("torch."), compile=compiled)
         self.optimizer = spec.optimizer.build(self.model, self.dtype)
         self.state = run.load(self.model, self.optimizer)
-        self.loss = torch.compile(causal) if spec.compile else causal
+        self.loss: Callable[..., Tensor] = torch.compile(causal) if compiled else causal
         self.stop, self.pace = Stop(), Pace()
         self.peak = measure_peak(self.device, self.dtype)
         self.flops_per_token = training_flops_per_token(spec.model, spec.model.context)
 
     def plan(self) -> Plan:
         """What the run costs; say it before the first step."""
-        return make_plan(self.spec, self.model, self.batches.batch(0), self.dtype, self.peak)
+        return make_plan(self.spec, self.model, self.batches.batch(0), self.dtype, self.peak, self._held)
 
     @property
     def done(self) -> float:
@@ -135,7 +142,7 @@ class Trainer:
                 return None
             torch.manual_seed(_mix(self.spec.seed, self.state.step, index))  # dropout's own draw
             with autocast(self.device, self.dtype):
-                loss = self.loss(self.model, *self._rows(batch, slice(start, start + self.micro)))
+                loss = self.loss(self.model, *batch.rows(slice(start, start + self.micro), self.device))
             (loss / count).backward()
             total += loss.detach().double().cpu()
         mean = float(total) / count
@@ -149,7 +156,7 @@ class Trainer:
         """Loss and bits per byte over the whole validation split."""
         size = self.spec.evaluate_batch_size or max(1, 16384 // self.spec.model.context)
         windows = validation_windows(self.validation, self.spec.model.context, size, self.spec.boundaries)
-        return score_windows(self.model, windows, self.validation.bytes, device=self.device, dtype=self.dtype)
+        return score_windows(self.model, windows, self.validation_bytes, device=self.device, dtype=self.dtype)
 
     def save(self) -> str:
         """A checkpoint of where the run stands."""
@@ -182,12 +189,9 @@ class Trainer:
         state = self.state.replace(seconds=self.state.seconds + spent)
         better = state.best_loss is None or score.loss < state.best_loss
         self.state = state.replace(best_step=state.step, best_loss=score.loss) if better else state
-        history.add(
-            Row(
-                state.step, state.step * self.spec.tokens_per_step, seconds=state.seconds,
-                validation_loss=score.loss, bits_per_byte=score.bits_per_byte,
-            )  # fmt: skip
-        )
+        tokens = state.step * self.spec.tokens_per_step
+        measured = {"validation_loss": score.loss, "bits_per_byte": score.bits_per_byte}
+        history.add(Row(state.step, tokens, seconds=state.seconds, **measured))
         self.listen(self._progress(score=score))
         if better:
             self._keep()
@@ -200,10 +204,6 @@ class Trainer:
         if self.done >= 1 and (not history.rows or history.rows[-1].validation_loss is None):
             self._judge(history)
         self._keep()
-
-    def _rows(self, batch: Batch, rows: slice) -> Iterator[Tensor | None]:
-        for tensor in (batch.tokens, batch.targets, batch.positions, batch.segments):
-            yield None if tensor is None else tensor[rows].to(self.device, non_blocking=True)
 
     def _progress(self, **what: Any) -> Progress:
         done = self.done

@@ -31,7 +31,7 @@ class AdamWSpec(Spec):
         return Optimizer(self.parts(dict(model.named_parameters())))
 
     def parts(self, named: Named) -> list[tuple[torch.optim.Optimizer, Named]]:
-        """AdamW over some named parameters. Norm gains and biases are not decayed: zero is no better a value for them than another."""
+        """AdamW over some parameters. Norm gains and biases aren't decayed: zero is no better a value for them."""
         groups = []
         for decays in (True, False):
             part = {name: p for name, p in named.items() if (p.ndim >= 2) is decays}
@@ -86,15 +86,15 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
-            alike: defaultdict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+            alike: defaultdict[torch.Size, list[Tensor]] = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
                     alike[matrix.shape].append(matrix)
             for shape, matrices in alike.items():
                 self._step(matrices, group["lr"], group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5)
 
-    def _step(self, matrices: list[nn.Parameter], rate: float, size: float) -> None:
-        gradients = [matrix.grad for matrix in matrices]
+    def _step(self, matrices: list[Tensor], rate: float, size: float) -> None:
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         for matrix in matrices:
             if not self.state[matrix]:
                 self.state[matrix]["momentum"] = torch.zeros_like(matrix)
@@ -154,8 +154,10 @@ class Optimizer:
             raise CheckpointError(f"optimizer state of unknown parameters: {sorted(strangers)[:3]}", where=where)
         for part, named in self._parts:
             for name, parameter in named.items():
-                found = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
-                part.state[parameter] = found
+                mine = {
+                    key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")
+                }
+                part.state[parameter] = mine
 
     def _entries(self) -> Iterator[tuple[str, str, Tensor]]:
         for part, named in self._parts:

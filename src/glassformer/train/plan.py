@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glassformer.model.count import parameters_by_part, training_flops_per_token
 from glassformer.model import Transformer
+from glassformer.model.count import parameters_by_part, training_flops_per_token
 from glassformer.train.data import Batch
+from glassformer.train.memory import peak_bytes, reset_peak
 from glassformer.train.objective import causal
 from glassformer.train.precision import autocast
 from glassformer.train.spec import TrainSpec
@@ -19,13 +20,18 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Plan:
-    """Parameters by part; bytes at the peak; FLOPs of a step; seconds of a step, forward and backward."""
+    """Parameters by part; bytes at the peak; FLOPs of a step; seconds of a step, forward and backward.
+
+    `activation_bytes` is what a forward pass keeps for its backward pass, `work_bytes` what a trial held beyond all
+    that could be counted: temporaries, the libraries' work space, and what the allocator keeps for itself.
+    """
 
     parameters: dict[str, int]
     weights_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     activation_bytes: int
+    work_bytes: int
     flops_per_step: float
     peak_flops: float
     seconds_per_step: float
@@ -33,16 +39,15 @@ class Plan:
     @property
     def memory_bytes(self) -> int:
         """All of it."""
-        return self.weights_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
+        return self.weights_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes + self.work_bytes
 
 
 def trial(model: Transformer, batch: Batch, rows: int, device: torch.device) -> Callable[[torch.dtype], None]:
-    """A function that runs the first `rows` of a batch forward and backward in a format, for timing; gradients are dropped."""
+    """Work to be timed: the first `rows` of a batch forward and backward in a format; gradients are dropped."""
 
     def work(dtype: torch.dtype) -> None:
-        inputs = [None if x is None else x[:rows].to(device) for x in (batch.tokens, batch.targets, batch.positions, batch.segments)]
         with autocast(device, dtype):
-            loss = causal(model, *inputs)  # pyright: ignore[reportArgumentType]
+            loss = causal(model, *batch.rows(slice(0, rows), device))
         loss.backward()
         model.zero_grad(set_to_none=True)
 
@@ -58,17 +63,21 @@ def saved_bytes(model: Transformer, batch: Batch, rows: int, dtype: torch.dtype,
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that its own node saves would keep itself alive for ever
 
-    inputs = [None if x is None else x[:rows].to(device) for x in (batch.tokens, batch.targets, batch.positions, batch.segments)]
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(device, dtype):
-        loss = causal(model, *inputs)  # pyright: ignore[reportArgumentType]
+        loss = causal(model, *batch.rows(slice(0, rows), device))
     del loss
     return sum(found.values())
 
 
-def make_plan(spec: TrainSpec, model: Transformer, batch: Batch, dtype: torch.dtype, peak: float) -> Plan:
-    """The cost of a run, from trials on one and two rows and one timed micro-batch."""
+def make_plan(
+    spec: TrainSpec, model: Transformer, batch: Batch, dtype: torch.dtype, peak: float, held: int | None
+) -> Plan:
+    """The cost of a run, from trials on one and two rows and on a whole micro-batch.
+
+    `held`: what the process held before the model was built; with it, the trial's own peak says what can't be counted.
+    """
     device = next(model.parameters()).device
     parameters = parameters_by_part(spec.model)
     weights = FLOAT * parameters["total"]
@@ -76,15 +85,16 @@ def make_plan(spec: TrainSpec, model: Transformer, batch: Batch, dtype: torch.dt
     micro = spec.micro_batch_size or spec.batch_size
     one, two = (saved_bytes(model, batch, rows, dtype, device) for rows in (1, min(2, micro)))
     activations = one + (two - one) * (micro - 1)
-    # Beside what is kept, the loss needs the scores in float32 and their gradient, in both formats.
-    logits = micro * spec.model.context * spec.model.vocabulary * FLOAT
     work = trial(model, batch, micro, device)
+    reset_peak(device)
     work(dtype)
     start = time.perf_counter()
     work(dtype)
     seconds = (time.perf_counter() - start) * (spec.batch_size // micro)
+    most = peak_bytes(device)
+    rest = max(0, most - held - 2 * weights - activations) if most is not None and held is not None else 0
     flops = training_flops_per_token(spec.model, spec.model.context) * spec.tokens_per_step
-    return Plan(parameters, weights, weights, states, activations + 2 * logits, flops, peak, seconds)
+    return Plan(parameters, weights, weights, states, activations, rest, flops, peak, seconds)
 
 
 def _not_hidden(model: Transformer) -> int:

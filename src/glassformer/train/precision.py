@@ -1,5 +1,6 @@
-"""Which device and number format a run uses: what was asked for, or what was measured to be fastest here."""
+"""Which number format a run uses, and whether it is compiled: what was asked for, or what is fastest here."""
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,24 +10,6 @@ import torch
 from glassformer.errors import DeviceError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def choose_device(name: str) -> torch.device:
-    """The device called `name`; "auto" is the best there is.
-
-    Raises:
-        DeviceError: no such device on this machine.
-    """
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise DeviceError(f"no device {name!r} on this machine", do="use auto, cpu, or one that is there") from None
-    return device
 
 
 def choose_dtype(name: str, device: torch.device, work: Callable[[torch.dtype], object]) -> torch.dtype:
@@ -56,7 +39,6 @@ def measure_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.2)
     size = 1024 if device.type == "cpu" else 8192
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best, start = float("inf"), time.perf_counter()
-    a @ b
     while time.perf_counter() - start < seconds:
         best = min(best, _timed(lambda: a @ b, device))
     return 2 * size**3 / best
@@ -64,13 +46,12 @@ def measure_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.2)
 
 def _faster(work: Callable[[torch.dtype], object], device: torch.device) -> torch.dtype:
     """The quicker of both at the best of a few tries (the best is what other processes disturbed least)."""
-    best = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
-    for round_ in range(4):
-        for dtype in best:
-            seconds = _timed(lambda dtype=dtype: work(dtype), device)
-            if round_:  # the first pass warms up
-                best[dtype] = min(best[dtype], seconds)
-    return min(best, key=lambda dtype: best[dtype])
+    formats = tuple(DTYPES.values())
+    for dtype in formats:
+        work(dtype)  # warms up
+    times = [[_timed(lambda dtype=dtype: work(dtype), device) for dtype in formats] for _ in range(3)]
+    best = [min(tries) for tries in zip(*times, strict=True)]
+    return formats[best.index(min(best))]
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
@@ -79,3 +60,19 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - start
+
+
+def choose_compile(wanted: bool | str, device: torch.device) -> bool:
+    """Whether to compile: as asked; "auto" is yes where torch.compile finds the compiler that it needs.
+
+    Raises:
+        DeviceError: compiling was asked for, and there is no C++ compiler.
+    """
+    if wanted is False:
+        return False
+    able = device.type != "cpu" or any(map(shutil.which, ("g++", "clang++")))
+    if not able and wanted is True:
+        raise DeviceError(
+            "torch.compile needs a C++ compiler on a CPU, and there is none", do="install g++, or leave out --compile"
+        )
+    return able

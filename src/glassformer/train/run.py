@@ -1,7 +1,7 @@
 """The run folder: the resolved spec, the tokenizer, checkpoints, the log and its pictures.
 
-    run.json  tokenizer.json  log.csv  loss.png  best.json
-    checkpoints/step-00000500/{model.safetensors, spec.json, optimizer.safetensors, state.json}
+run.json  tokenizer.json  log.csv  loss.png  best.json
+checkpoints/step-00000500/{model.safetensors, spec.json, optimizer.safetensors, state.json}
 """
 
 import json
@@ -43,7 +43,7 @@ class State(Spec):
 
 
 class RunFolder:
-    """One run on disk. Everything in it is written atomically; a killed run can always go on from its last checkpoint."""
+    """One run on disk. All of it is written atomically: a killed run can always go on from its last checkpoint."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -36,7 +36,7 @@ class CosineSpec(Spec):
 
 
 class StableDecaySpec(Spec):
-    """Warm-up, stable, then a straight line down to `final` over the last `decay` of the run. Source: Hu et al. 2024, 4.2."""
+    """Warm-up, stable, then straight to `final` over the last `decay` of the run. Source: Hu et al. 2024, 4.2."""
 
     kind: Literal["wsd"] = "wsd"
     warmup_steps: int = Field(default=100, ge=0)

@@ -29,7 +29,7 @@ class TrainSpec(Spec):
     boundaries: bool = Field(default=False, description="documents in one row don't see each other")
     dtype: Precision = "auto"
     device: str = "auto"
-    compile: bool = False
+    compile: bool | Literal["auto"] = Field(default=False, description="torch.compile; auto: where it can")
     threads: int | None = Field(default=None, ge=1, description="CPU threads; default: all")
     log_every: int = Field(default=10, ge=1)
     evaluate_every: int = Field(default=250, ge=1)
@@ -40,9 +40,7 @@ class TrainSpec(Spec):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"micro_batch_size ({self.micro_batch_size}) must divide batch_size ({self.batch_size})"
-            )
+            raise ValueError(f"micro_batch_size ({self.micro_batch_size}) must divide batch_size ({self.batch_size})")
         return self
 
     @property

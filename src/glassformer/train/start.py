@@ -64,7 +64,7 @@ def resume_run(
         raise DataError("the data of this run are gone", where=folder, do="give --data FOLDER")
     dataset = Dataset.open(folder)
     if fingerprint(dataset) != file.data.fingerprint:
-        raise CheckpointError("these are not the data of the run", where=folder, do="resume with the data it began with")
+        raise CheckpointError("these are not the data of the run", where=folder, do="give those it began with")
     spec = check(TrainSpec, override(file.train.model_dump(mode="json"), settings), where=path / "run.json")
     trainer = Trainer(spec, dataset, run, listen)
     if trainer.done >= 1:

@@ -35,6 +35,14 @@ class Batch:
     identity: str
     epoch: float
 
+    def rows(self, which: slice, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Some rows on a device: tokens, targets, positions and segments, as objectives take them."""
+        tokens, targets = (part[which].to(device, non_blocking=True) for part in (self.tokens, self.targets))
+        if self.positions is None or self.segments is None:
+            return tokens, targets, None, None
+        positions, segments = (part[which].to(device, non_blocking=True) for part in (self.positions, self.segments))
+        return tokens, targets, positions, segments
+
 
 class Batches:
     """The batch of every step, as a pure function of (seed, step).
