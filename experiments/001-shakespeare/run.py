@@ -45,17 +45,13 @@ LADDER: dict[str, list[str]] = {
 
 SINGLE: dict[str, list[str]] = {
     "batch 8 instead of 12": ["batch_size=8"],
-    "context 256, batch 6": ["model.context=256", "batch_size=6"],
+    "2 heads of 64 instead of 4 of 32": [f"model.blocks.0.attention.{name}=2" for name in ("heads", "kv_heads")],
     "width 160 instead of 128": [
-        "model.width=160", "model.blocks.0.attention.heads=5", "model.blocks.0.attention.kv_heads=5",
+        "model.width=160",
         "model.blocks.0.feedforward.hidden=640",
+        *(f"model.blocks.0.attention.{name}=5" for name in ("heads", "kv_heads")),
     ],
-    "3 layers instead of 4": ["model.layers=3"],
-    "Muon's rate 0.04 instead of 0.02": ["optimizer.learning_rate=0.04"],
-    "Muon's rate 0.012": ["optimizer.learning_rate=0.012"],
-    "the rest's rate 0.01 instead of 0.003": ["optimizer.rest.learning_rate=0.01"],
-    "decay over 0.8 of the run": ["schedule.decay=0.8"],
-}  # fmt: skip
+}
 """Changes to the whole recipe, one at a time."""
 
 
