@@ -24,7 +24,6 @@ from glassformer.errors import CheckpointError, DataError, TokenizerError
 from glassformer.model.device import choose_device
 from glassformer.train import TrainSpec, recipe, start_run
 from glassformer.train.data import Dataset, PrepareOptions, PrepareReport, prepare
-from glassformer.train.recipes import modern
 
 TOKENIZER, VOCABULARY = "bpe", 2048
 """What gave the fewest held-out bits per byte in the time of a demo."""
@@ -201,16 +200,16 @@ def train_demo(place: Place, minutes: float, console: Console) -> bool:
 
 
 def demo_run(dataset: Dataset, minutes: float) -> TrainSpec:
-    """The recipe of the demo: that of Shakespeare, for as long as the time or the text lasts."""
-    base = recipe("shakespeare", dataset.vocabulary)
+    """The recipe of the demo, for as long as the time or the text lasts."""
+    spec = recipe("demo", dataset.vocabulary)
     tokens = dataset.split("train").tokens
-    context = min(base.model.context, max(1, tokens // 4))
-    steps = max(100, EPOCHS * tokens // (base.batch_size * context))
-    return base.replace(
-        model=modern(dataset.vocabulary, layers=4, width=128, heads=4, context=context).model_dump(),
+    context = min(spec.model.context, max(1, tokens // 4))
+    steps = max(100, EPOCHS * tokens // (spec.batch_size * context))
+    return spec.replace(
+        model=spec.model.replace(context=context).model_dump(),
         max_steps=steps,
         max_seconds=60 * minutes,
-        evaluate_every=max(20, min(500, steps // 8)),
+        evaluate_every=max(20, steps // 8),  # the best of them is kept, should a short text be learnt by heart
     )
 
 
