@@ -47,6 +47,7 @@ def test_own_frequencies_leave_out_the_token_they_predict():
     assert own_unigram_bits_per_byte(np.array([2, 0, 0, 1]), bytes=3) == pytest.approx(bits / 3)
 
 
+@settings(deadline=None)
 @given(SYMBOLS.filter(lambda symbols: len(symbols) > 1))
 def test_own_frequencies_are_those_of_each_rest_by_witten_and_bell(tokens: list[int]):
     bits = 0.0

@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from data_sets import data_set
 from model_examples import base, logits_of, randomised, some_tokens
 
+from data_sets import data_set
 from glassformer.model import Step, Trace
 from glassformer.model.count import cache_bytes_per_token, parameters_by_part
 from glassformer.model.recipes import gpt2, llama
@@ -30,7 +30,7 @@ def test_the_masked_row_of_like_is_005_022_073():
     weights = softmax(torch.tensor([3.8, 5.2, 6.4, -math.inf, -math.inf]))
     assert rounded(weights) == [0.05, 0.22, 0.73, 0, 0]
     # No scale makes it 0.08, 0.21, 0.71: these would need scores whose gaps stand in another ratio.
-    assert 1.2 / 2.6 == pytest.approx(0.46, abs=0.005)
+    assert pytest.approx(0.46, abs=0.005) == 1.2 / 2.6
     assert math.log(0.71 / 0.21) / math.log(0.71 / 0.08) == pytest.approx(0.56, abs=0.005)
 
 

@@ -22,7 +22,6 @@ from glassformer.cli.watch_training import TrainingConsole, print_plan
 from glassformer.engine import Engine, SamplingParams
 from glassformer.errors import CheckpointError, DataError, TokenizerError
 from glassformer.model.device import choose_device
-from glassformer.model.device import choose_device
 from glassformer.train import TrainSpec, recipe, start_run
 from glassformer.train.data import Dataset, PrepareOptions, PrepareReport, prepare
 
@@ -202,15 +201,15 @@ def train_demo(place: Place, minutes: float, console: Console) -> bool:
 
 def demo_run(dataset: Dataset, minutes: float) -> TrainSpec:
     """The recipe of the demo, for as long as the time or the text lasts."""
-    base = recipe("demo", dataset.vocabulary)
+    spec = recipe("demo", dataset.vocabulary)
     tokens = dataset.split("train").tokens
-    context = min(base.model.context, max(1, tokens // 4))
-    steps = max(100, EPOCHS * tokens // (base.batch_size * context))
-    return base.replace(
-        model=base.model.replace(context=context).model_dump(),
+    context = min(spec.model.context, max(1, tokens // 4))
+    steps = max(100, EPOCHS * tokens // (spec.batch_size * context))
+    return spec.replace(
+        model=spec.model.replace(context=context).model_dump(),
         max_steps=steps,
         max_seconds=60 * minutes,
-        evaluate_every=max(20, min(500, steps // 8)),
+        evaluate_every=max(20, steps // 8),  # the best of them is kept, should a short text be learnt by heart
     )
 
 

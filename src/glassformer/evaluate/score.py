@@ -196,7 +196,7 @@ def _step(window: Window, tokens: Tensor, device: torch.device) -> Step:
 
 def _nats(model: Transformer, x: Float[Tensor, "N D"], targets: Int[Tensor, "N"]) -> float:
     logits = model.head(x[None], model.embedding)[0].float()
-    return F.cross_entropy(logits, targets, reduction="none").double().sum().item()
+    return F.cross_entropy(logits, targets, reduction="none").cpu().double().sum().item()
 
 
 @contextmanager
