@@ -165,8 +165,10 @@ def _path(location: tuple[int | str, ...], tree: Any) -> Iterator[str]:
         if isinstance(tree, dict) and part not in tree and part == tree.get("kind"):
             continue
         yield str(part)
-        inside = part in tree if isinstance(tree, dict) else isinstance(tree, list | tuple) and part in range(len(tree))
-        tree = tree[part] if inside else None
+        try:
+            tree = tree[part]
+        except (TypeError, LookupError):
+            tree = None
 
 
 def _unknown(name: str, known: Iterable[str], what: str = "field") -> str:

@@ -39,7 +39,10 @@ def _row(spec, weights, tokens, positions, segments):
     xs = [spec.embedding.scale * weights["embedding.weight"][token] for token in tokens]
     if spec.embedding.norm:
         xs = [norm(spec.embedding.norm, x, weights.inside("embedding.norm")) for x in xs]
-    xs = [placed(spec.position, x, position, weights.inside("position")) for x, position in zip(xs, positions, strict=True)]
+    xs = [
+        placed(spec.position, x, position, weights.inside("position"))
+        for x, position in zip(xs, positions, strict=True)
+    ]
     for layer in range(spec.layers):
         block = spec.blocks[layer % len(spec.blocks)]
         xs = BLOCKS[block.wiring.kind](block, xs, positions, segments, weights.inside(f"blocks.{layer}"))
@@ -153,9 +156,7 @@ def attention(spec, xs, positions, segments, weights):
                 scores = [score - slope * abs(place - positions[s]) for score, s in zip(scores, keys, strict=True)]
             total = sum(math.exp(score - max(scores)) for score in scores)
             mixed.append(
-                sum(
-                    math.exp(score - max(scores)) / total * v[s][shared] for score, s in zip(scores, keys, strict=True)
-                )
+                sum(math.exp(score - max(scores)) / total * v[s][shared] for score, s in zip(scores, keys, strict=True))
             )
         out.append(weights.project("out", torch.cat(mixed)))
     return out

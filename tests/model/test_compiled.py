@@ -1,4 +1,4 @@
-"""An unwatched pass is one graph to the compiler, without a break: in eager mode a cheap call a point, compiled nothing."""
+"""An unwatched pass is one graph to the compiler: a watcher that is off breaks nothing."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Dropout is inverted dropout (survivors grow by 1 / (1 - p)), and stands where a spec says: each place by its effect."""
+"""Dropout is inverted dropout (survivors grow by 1 / (1 - p)) and stands where a spec says, shown by its effect."""
 
 import pytest
 import torch

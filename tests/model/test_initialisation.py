@@ -27,7 +27,9 @@ def model(init, **changes):
     )
     spec = TransformerSpec(vocabulary=200, width=WIDTH, context=100, layers=LAYERS, blocks=blocks, init=init)
     torch.manual_seed(0)
-    return spec.replace(norm=LayerNormSpec(), head=UntiedHeadSpec(), position=LearnedSpec(length=100), **changes).build()
+    return spec.replace(
+        norm=LayerNormSpec(), head=UntiedHeadSpec(), position=LearnedSpec(length=100), **changes
+    ).build()
 
 
 def matrices(built):
@@ -95,5 +97,7 @@ def test_a_fresh_gpt_style_model_predicts_about_evenly():
     spec = base().replace(init=NormalInitSpec())
     torch.manual_seed(0)
     tokens = some_tokens(rows=8)
-    loss = torch.nn.functional.cross_entropy(logits_of(spec.build(), tokens).flatten(0, 1), tokens.roll(-1, 1).flatten())
+    loss = torch.nn.functional.cross_entropy(
+        logits_of(spec.build(), tokens).flatten(0, 1), tokens.roll(-1, 1).flatten()
+    )
     assert float(loss) == pytest.approx(math.log(spec.vocabulary), abs=0.1)

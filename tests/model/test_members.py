@@ -139,9 +139,7 @@ def test_packed_documents_are_read_as_if_each_stood_alone(name):
     torch.testing.assert_close(
         logits_of(model, packed, Step(positions, segments=segments)), alone, atol=1e-5, rtol=1e-5
     )
-    torch.testing.assert_close(
-        formula_logits(model, packed, positions, segments), alone.double(), atol=2e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(formula_logits(model, packed, positions, segments), alone.double(), atol=2e-5, rtol=1e-5)
 
 
 @every_model

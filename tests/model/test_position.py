@@ -152,7 +152,7 @@ def test_learned_positions_add_their_row_and_end_with_their_table():
 
 
 def test_without_positions_and_mask_attention_only_permutes():
-    """"Cat chases dog" and "dog chases cat" give the same weights in another order, and the same vectors."""
+    """ "Cat chases dog" and "dog chases cat" give the same weights in another order, and the same vectors."""
     model = randomised(with_attention(base(), mask=BidirectionalSpec(), position=NoPositionSpec()))
     tokens, order = some_tokens(rows=1), torch.tensor([3, 0, 6, 1, 5, 2, 4])
     here, there = Trace("*"), Trace("*")

@@ -9,7 +9,12 @@ from glassformer.model.recipes import gpt2, llama
 
 @pytest.mark.parametrize(
     ("layers", "width", "heads", "parameters"),
-    [(12, 768, 12, 124_439_808), (24, 1024, 16, 354_823_168), (36, 1280, 20, 774_030_080), (48, 1600, 25, 1_557_611_200)],
+    [
+        (12, 768, 12, 124_439_808),
+        (24, 1024, 16, 354_823_168),
+        (36, 1280, 20, 774_030_080),
+        (48, 1600, 25, 1_557_611_200),
+    ],
 )
 def test_gpt2_has_its_published_sizes(layers, width, heads, parameters):
     spec = gpt2(50257, layers=layers, width=width, heads=heads, context=1024)

@@ -11,9 +11,15 @@ from glassformer.spec import check, override
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["blocks.0.attention.heads=3", "blocks.0.attention.kv_heads=3"], ["heads (3)", "divide", "width (16)", "head_width"]),
+        (
+            ["blocks.0.attention.heads=3", "blocks.0.attention.kv_heads=3"],
+            ["heads (3)", "divide", "width (16)", "head_width"],
+        ),
         (["blocks.0.attention.kv_heads=3"], ["blocks.0.attention", "heads (4)", "multiple of kv_heads (3)"]),
-        (["blocks.0.attention.head_width=5", "blocks.0.attention.position.kind=rotary"], ["rotary", "head_width (5)", "even"]),
+        (
+            ["blocks.0.attention.head_width=5", "blocks.0.attention.position.kind=rotary"],
+            ["rotary", "head_width (5)", "even"],
+        ),
         (
             ["blocks.0.attention.position={kind: rotary, fraction: 0.2}"],
             ["position.fraction (0.2)", "head_width (4)", "not a single pair"],
@@ -51,5 +57,9 @@ def test_a_head_width_of_its_own_frees_the_heads_from_the_width():
     settings = ["blocks.0.attention.heads=3", "blocks.0.attention.kv_heads=1", "blocks.0.attention.head_width=10"]
     built = check(TransformerSpec, override(base().model_dump(mode="json"), settings)).build()
     attention = built.blocks[0].attention
-    assert [tuple(part.weight.shape) for part in (attention.q, attention.k, attention.out)] == [(30, 16), (10, 16), (16, 30)]
+    assert [tuple(part.weight.shape) for part in (attention.q, attention.k, attention.out)] == [
+        (30, 16),
+        (10, 16),
+        (16, 30),
+    ]
     assert str(attention.q.axes) == "D -> H·C"

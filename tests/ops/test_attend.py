@@ -80,7 +80,7 @@ def test_values_may_be_of_another_width_than_keys():
 def test_what_is_seen_is_the_formula_step_by_step():
     q, k, v = inputs(2)
     seen = {}
-    attend(q, k, v, CAUSAL, BIASES["per head"], scale=SCALE, see=lambda name, x: seen.setdefault(name, x))
+    attend(q, k, v, CAUSAL, BIASES["per head"], scale=SCALE, see=seen.setdefault)
     raw = q @ k.repeat_interleave(2, dim=1).mT
     assert list(seen) == ["scores_raw", "scores", "mask", "pattern"]
     assert torch.equal(seen["scores_raw"], raw)

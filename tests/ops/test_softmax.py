@@ -33,7 +33,9 @@ def test_low_precision_is_summed_in_float32(dtype):
     x = torch.zeros(1, 5000, dtype=dtype)
     weights = softmax(x)
     assert weights.dtype == dtype
-    assert float(weights[0, 0]) == pytest.approx(1 / 5000, rel=4e-3)  # a sum in the type itself would stop far below 5000
+    assert float(weights[0, 0]) == pytest.approx(
+        1 / 5000, rel=4e-3
+    )  # a sum in the type itself would stop far below 5000
     y = torch.randn(3, 40, generator=torch.Generator().manual_seed(1)).to(dtype)
     assert torch.equal(softmax(y), softmax(y.float()).to(dtype))
 

@@ -48,7 +48,9 @@ def test_a_new_kind_starts_fresh_and_the_same_kind_keeps_its_fields():
     assert spec.init.model_dump() == {"kind": "quiet", "embedding": 1.0, "gain": 2.0, "head": 0.0}
     with pytest.raises(SpecError, match=r"blocks\.0\.feedforward\.hidden: Field required"):
         made("blocks.0.feedforward.kind=gated")
-    assert made("blocks.0.feedforward.kind=gated", "blocks.0.feedforward.hidden=24").blocks[0].feedforward.kind == "gated"
+    assert (
+        made("blocks.0.feedforward.kind=gated", "blocks.0.feedforward.hidden=24").blocks[0].feedforward.kind == "gated"
+    )
 
 
 def test_a_part_that_was_nothing_is_made_on_the_way():
@@ -82,7 +84,10 @@ def test_items_of_a_list_are_named_by_number():
         ("layer=3", "unknown field 'layer'; did you mean 'layers'?"),
         ("optimiser.rate=3", "unknown field 'optimiser'; known: vocabulary, width"),
         ("blocks.0.attention.head=3", "blocks.0.attention: unknown field 'head'; did you mean 'heads'?"),
-        ("blocks.0.attention.position.kind=rotory", "blocks.0.attention.position: unknown kind 'rotory'; did you mean 'rotary'?"),
+        (
+            "blocks.0.attention.position.kind=rotory",
+            "blocks.0.attention.position: unknown kind 'rotory'; did you mean 'rotary'?",
+        ),
         ("init.std=.nan", "init.std: "),
         ("init.std=.inf", "init.std: "),
         ("init.std=small", "init.std: Input should be a valid number, unable to parse string as a number, got 'small'"),

@@ -161,7 +161,9 @@ def test_a_pydantic_error_is_one_line_without_its_data_too():
     with pytest.raises(ValidationError) as error:
         RampSpec(steps=0, peak=-1)
     line = describe(error.value)
-    assert line == "steps: Input should be greater than or equal to 1, got 0; peak: Input should be greater than 0, got -1"
+    assert (
+        line == "steps: Input should be greater than or equal to 1, got 0; peak: Input should be greater than 0, got -1"
+    )
 
 
 def test_an_error_says_what_where_and_what_to_do():

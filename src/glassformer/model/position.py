@@ -34,7 +34,7 @@ class Position(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Tables that are computed keep their precision in a model that is cast: they change their device alone."""
         tables = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # pyright: ignore[reportUnknownMemberType]
         for name, table in tables.items():
             setattr(self, name, table.to(cast("Tensor", getattr(self, name)).device))
         return self
@@ -136,7 +136,7 @@ class Rotary(Position):
 
 
 class AlibiSpec(Spec):
-    """A penalty on scores that grows linearly with distance, at a slope of each head's own. Source: Press et al. 2021."""
+    """A penalty on scores that grows with distance, at a slope of each head's own. Source: Press et al. 2021."""
 
     kind: Literal["alibi"] = "alibi"
     acts: ClassVar[tuple[Joint, ...]] = ("bias",)

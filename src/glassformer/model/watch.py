@@ -111,7 +111,7 @@ Edit = Callable[[Tensor], Tensor]
 
 
 class Trace:
-    """Keeps the points whose full name matches `keep`, one pattern or several (`*` and `?` as in file names) and applies `edits`.
+    """Keeps the points whose full name matches `keep` (`*` and `?` as in file names; one or several), and edits.
 
     `trace.kept["blocks.0.pattern"]` is then the tensor, detached and as the pass went on with it (after an edit).
     """

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 def relu_squared(x: Tensor) -> Tensor:
     """max(0, x)². Source: So et al. 2021, Primer."""
-    return _ReluSquared.apply(x)  # pyright: ignore[reportReturnType, reportUnknownVariableType]
+    return _ReluSquared.apply(x)  # pyright: ignore[reportReturnType, reportUnknownVariableType, reportUnknownMemberType]
 
 
 class _ReluSquared(torch.autograd.Function):
@@ -24,6 +24,6 @@ class _ReluSquared(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (g,), (positive,) = gradients, ctx.saved_tensors
         return (g * positive).mul_(2)

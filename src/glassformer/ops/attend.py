@@ -76,7 +76,7 @@ WRITTEN_OUT = 1024
 
 
 def _better_written_out(q: Tensor, k: Tensor) -> bool:
-    """Torch's fused kernel is slow at one thing: the backward pass in bfloat16 on a CPU (2 to 4 times plain products)."""
+    """True where the fused kernel is slow: in the backward pass in bfloat16 on a CPU (2 to 4 times plain products)."""
     return (
         q.device.type == "cpu"
         and q.dtype == torch.bfloat16
@@ -93,4 +93,5 @@ def _causal_written_out(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
     hidden = torch.full((T, T), float("-inf"), dtype=q.dtype, device=q.device).triu(1)
     scores = torch.baddbmm(hidden, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale)
-    return (torch.softmax(scores, dim=-1) @ v.flatten(0, 1)).unflatten(0, (B, H))
+    z = torch.softmax(scores, dim=-1) @ v.flatten(0, 1)
+    return z.unflatten(0, (B, H))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def angles(positions: Int[Tensor, "#B T"], frequency: Float[Tensor, "R"]) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of position · frequency, each [b, 1, T, R] in float32 (low precision would blur far positions)."""
+    """Give cos and sin of position · frequency, each [B, 1, T, R] in float32: less would blur far positions."""
     angle = positions[:, None, :, None].to(frequency.dtype) * frequency
     return angle.cos(), angle.sin()
 
