@@ -165,8 +165,9 @@ class Judge:
         first = held_out.read(0, min(1, held_out.tokens)).tolist()
         bytes = predicted_bytes(self.tokenizer, first, held_out.bytes)
         score = self._score(windows, bytes, held_out.tokens - 1)
-        counts = [count_tokens(part, dataset.vocabulary) for part in (_stretches(train, 0), _stretches(held_out, 1))]
-        return Result(score, unigram_bits_per_byte(*counts, bytes))
+        learnt = count_tokens(_stretches(train, 0), dataset.vocabulary)
+        predicted = count_tokens(_stretches(held_out, 1), dataset.vocabulary)
+        return Result(score, unigram_bits_per_byte(learnt, predicted, bytes))
 
     def on_text(self, path: Path, stride: int | None = None) -> Result:
         """The score on a text file or a folder of them; unigram frequencies are those of the text itself.
