@@ -136,7 +136,7 @@ class Rotary(Position):
 
 
 class AlibiSpec(Spec):
-    """A penalty on scores that grows linearly with distance, at a slope of each head's own. Source: Press et al. 2021."""
+    """A penalty on scores that grows linearly with distance, at each head's own slope. Source: Press et al. 2021."""
 
     kind: Literal["alibi"] = "alibi"
     acts: ClassVar[tuple[Joint, ...]] = ("bias",)

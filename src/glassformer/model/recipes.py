@@ -36,7 +36,10 @@ def gpt2(
 def llama(
     vocabulary: int, *, layers: int, width: int, heads: int, kv_heads: int, context: int, tied: bool = False
 ) -> TransformerSpec:
-    """Rotary positions, RMSNorm first, SwiGLU of 8/3 width (to a multiple of 32), grouped queries. Source: Touvron et al. 2023."""
+    """Rotary positions, RMSNorm first, SwiGLU of 8/3 width (to a multiple of 32), grouped queries.
+
+    Source: Touvron et al. 2023.
+    """
     hidden = -(-8 * width // 3 // 32) * 32
     norm = RMSNormSpec(eps=1e-5)
     block = BlockSpec(

@@ -1,7 +1,7 @@
 """The Transformer: embed the tokens, let each block add to the stream, read the next token off the end."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from glassformer.model.block import BlockSpec
+from glassformer.model.block import Block, BlockSpec
 from glassformer.model.embedding import EmbeddingSpec, HeadSpec, TiedHeadSpec, TokenEmbedding, TokenEmbeddingSpec
 from glassformer.model.linear import Linear
 from glassformer.model.norm import NormSpec, RMSNormSpec
@@ -132,4 +132,5 @@ class Transformer(nn.Module):
     @property
     def remembers(self) -> tuple[tuple[Kept, ...], ...]:
         """What a cache keeps, layer by layer."""
-        return tuple(block.attention.remembers for block in self.blocks)
+        blocks = cast("Iterable[Block]", self.blocks)  # torch types them as any module
+        return tuple(block.attention.remembers for block in blocks)
