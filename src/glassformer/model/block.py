@@ -15,7 +15,10 @@ from glassformer.spec import Spec
 
 
 class PreNormSpec(Spec):
-    """x + f(norm(x)): the stream is never normed, so gradients pass straight through. Source: Xiong et al. 2020."""
+    """x + f(norm(x)): the stream itself is never normed, so gradients pass straight through.
+
+    Source: Xiong et al. 2020.
+    """
 
     kind: Literal["pre"] = "pre"
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -58,10 +61,8 @@ class BlockSpec(Spec):
 
     def points(self) -> tuple[str, ...]:
         """Canonical names of what can be watched in it, in the order of the pass."""
-        return (
-            "resid_pre", "norm1", *self.attention.points(),
-            "resid_mid", "norm2", *self.feedforward.points(), "resid_post",
-        )  # fmt: skip
+        attention, feedforward = self.attention.points(), self.feedforward.points()
+        return ("resid_pre", "norm1", *attention, "resid_mid", "norm2", *feedforward, "resid_post")
 
     def sizes(self, width: int) -> dict[str, int]:
         """The sizes of the axes H, K, C and F."""
