@@ -94,4 +94,4 @@ def _causal_written_out(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor
     hidden = torch.full((T, T), float("-inf"), dtype=q.dtype, device=q.device).triu(1)
     scores = torch.baddbmm(hidden, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale)
     z = torch.softmax(scores, dim=-1) @ v.flatten(0, 1)
-    return z.unflatten(0, (B, H))
+    return z.reshape(B, H, T, -1)
