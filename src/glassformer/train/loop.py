@@ -76,7 +76,7 @@ class Trainer:
         keep_freed_memory()
         if spec.threads:
             torch.set_num_threads(spec.threads)
-        self.dataset, self.run, self.listen = dataset, run, listen
+        self.run, self.listen = run, listen
         self.device = choose_device(spec.device)
         self._held = resident_bytes(self.device)
         torch.manual_seed(spec.seed)
@@ -84,18 +84,18 @@ class Trainer:
         context = spec.model.context
         self.batches = Batches(dataset.split("train"), context, spec.batch_size, spec.seed, spec.boundaries)
         self.validation = dataset.split("validation")
-        first = self.validation.read(0, min(1, self.validation.tokens)).tolist()
-        self.validation_bytes = predicted_bytes(dataset.tokenizer(), first, self.validation.bytes)
+        unpredicted = self.validation.read(0, min(1, self.validation.tokens)).tolist()
+        self.validation_bytes = predicted_bytes(dataset.tokenizer(), unpredicted, self.validation.bytes)
         self.micro = spec.micro_batch_size or spec.batch_size
-        first = self.batches.batch(0)
-        self.dtype = choose_dtype(spec.dtype, self.device, trial(self.model, first, self.micro, self.device))
+        work = trial(self.model, self.batches.batch(0), self.micro, self.device)
+        self.dtype = choose_dtype(spec.dtype, self.device, work)
         compiled = choose_compile(spec.compile, self.device)
         # What was chosen is part of what makes a run repeatable: from here on the spec says it.
         self.spec = spec.replace(dtype=str(self.dtype).removeprefix("torch."), compile=compiled)
         self.optimizer = spec.optimizer.build(self.model, self.dtype)
         self.state = run.load(self.model, self.optimizer)
         self.loss: Callable[..., Tensor] = torch.compile(causal) if compiled else causal
-        self.stop, self.pace = Stop(), Pace()
+        self.stop, self.pace, self._saved = Stop(), Pace(), self.state if self.state.step else None
         self.peak = measure_peak(self.device, self.dtype)
         self.flops_per_token = training_flops_per_token(spec.model, spec.model.context)
 
@@ -197,7 +197,9 @@ class Trainer:
             self._keep()
 
     def _keep(self) -> None:
-        self.listen(self._progress(saved=self.save()))
+        if self._saved != self.state:
+            self.listen(self._progress(saved=self.save()))
+            self._saved = self.state
 
     def _finish(self, history: History) -> None:
         """The last evaluation and checkpoint of a run that is over; a checkpoint of one that was interrupted."""
