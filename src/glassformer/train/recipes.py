@@ -100,10 +100,10 @@ def shakespeare(vocabulary: int) -> TrainSpec:
 def shakespeare_best(vocabulary: int) -> TrainSpec:
     """Characters of Shakespeare in 10 minutes on two cores."""
     return TrainSpec(
-        model=modern(vocabulary, layers=5, width=192, heads=6, context=256),
+        model=modern(vocabulary, layers=5, width=256, heads=4, context=512),
         optimizer=MuonSpec(),
-        schedule=StableDecaySpec(warmup_steps=50, decay=0.6),
-        batch_size=8,
+        schedule=StableDecaySpec(warmup_steps=50, decay=0.7),
+        batch_size=4,
         max_steps=100_000,
         max_seconds=570,
         compile="auto",
