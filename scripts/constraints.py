@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 WANTED = ("pip", ".[all]", "--group", "test", "--group", "check")
-HEAD = "# Written by `make constraints`: every package that setup, test and check install. pyproject.toml has the ranges.\n"
+HEAD = "# Written by `make constraints`: every package that setup, test and check install, on any declared Python.\n"
 
 
 def resolve(python: str, pins: dict[str, str]) -> dict[str, str]:

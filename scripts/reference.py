@@ -10,7 +10,6 @@ from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-import click
 import typer
 from pydantic.fields import FieldInfo
 
@@ -24,13 +23,14 @@ AXES = (
     "B batch, T tokens, S keys, D width, H heads, K kv-heads, C head width, F hidden, V vocabulary; "
     "a number stands for itself"
 )
+ORIGIN = "<!-- Rendered from the code by `make docs`: change the code, not this page. -->"
 FLOORS = ("model", "tokenizer", "engine", "checkpoint", "lens", "evaluate", "train", "rag", "lab", "server")
 BOUNDS = {annotated_types.Ge: "≥", annotated_types.Gt: ">", annotated_types.Le: "≤", annotated_types.Lt: "<"}
 
 
 def page(title: str, about: str, body: str) -> str:
     """A whole page, with the line that says where it comes from."""
-    return f"# {title}\n\n<!-- Rendered from the code by `make docs`: change the code, not this page. -->\n\n{about}\n\n{body}"
+    return f"# {title}\n\n{ORIGIN}\n\n{about}\n\n{body}"
 
 
 def cell(text: str) -> str:
@@ -47,23 +47,21 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def render_commands() -> str:
-    group = typer.main.get_command(build_app())
-    assert isinstance(group, click.Group)
-    parts = [command(name, group.commands[name]) for name in group.commands]
+    group: Any = typer.main.get_command(build_app())
+    parts = [command(name, described) for name, described in group.commands.items()]
     about = "What `glassformer COMMAND --help` says. A user's mistake is one line on standard error and exit code 2."
     return page("Commands", about, "\n".join(parts))
 
 
-def command(name: str, described: click.Command) -> str:
+def command(name: str, described: Any) -> str:
     """One command: what it does, its arguments and its options."""
     text, _, examples = (described.help or "").partition("Example:")
     shown = "".join(f"    {' '.join(line.split())}\n" for line in examples.split("Example:"))
     arguments, options = [], []
     for parameter in described.params:
-        meaning = str(getattr(parameter, "help", None) or "")
-        if isinstance(parameter, click.Argument):
-            needed = "" if parameter.required else "optional"
-            arguments.append((f"`{parameter.human_readable_name.strip('[]')}`", meaning, needed))
+        meaning = parameter.help or ""
+        if parameter.param_type_name == "argument":
+            arguments.append((f"`{parameter.name.upper()}`", meaning, "" if parameter.required else "optional"))
         else:
             names = ", ".join(f"`{one}`" for one in (*parameter.opts, *parameter.secondary_opts))
             options.append((names, meaning, default_of(parameter)))
@@ -73,18 +71,19 @@ def command(name: str, described: click.Command) -> str:
     return "\n".join(parts)
 
 
-def default_of(option: click.Parameter) -> str:
+def default_of(option: Any) -> str:
     if option.required:
         return "required"
     value = option.default
-    unsaid = value is None or value is False or value == () or callable(value)
-    return "" if unsaid or type(value).__name__ == "Sentinel" else f"`{value}`"
+    if value is True:
+        return "on"
+    return "" if value is None or value is False or value == () or callable(value) else f"`{value}`"
 
 
 # Specs
 
 
-def spec_modules() -> Iterator[ModuleType]:
+def spec_modules() -> list[ModuleType]:
     """Every module of the package that defines a spec, floor by floor."""
     found = [
         importlib.import_module(info.name)
@@ -93,25 +92,29 @@ def spec_modules() -> Iterator[ModuleType]:
     ]
     rank = {floor: index for index, floor in enumerate(FLOORS)}
     found = [module for module in found if any(specs_of(module))]
-    return iter(sorted(found, key=lambda module: (rank[module.__name__.split(".")[1]], module.__name__)))
+    return sorted(found, key=lambda module: (rank[module.__name__.split(".")[1]], module.__name__))
 
 
 def specs_of(module: ModuleType) -> Iterator[type[Spec]]:
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Spec) and value.__module__ == module.__name__:
+    for name, value in vars(module).items():
+        if _is_spec(value) and value.__module__ == module.__name__ and value.__name__ == name:
             yield value
 
 
 def unions_of(module: ModuleType) -> Iterator[tuple[str, tuple[type[Spec], ...]]]:
-    """The unions that a module defines: the choices there are for a part."""
+    """The unions that a module defines, those of one member included: the choices there are for a part."""
     for name, value in vars(module).items():
-        own = get_origin(value) is Annotated and name.endswith("Spec")
-        if own and all(member.__module__ == module.__name__ for member in members(value)):
+        union = get_origin(value) is Annotated or (_is_spec(value) and value.__name__ != name)
+        if union and all(member.__module__ == module.__name__ for member in members(value)):
             yield name, members(value)
 
 
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Spec) and value is not Spec
+
+
 def render_specs() -> str:
-    modules = list(spec_modules())
+    modules = spec_modules()
     names = {frozenset(union): name for module in modules for name, union in unions_of(module)}
     parts = []
     for module in modules:
@@ -121,8 +124,8 @@ def render_specs() -> str:
             parts.append(f"<a id='{name.lower()}'></a>**{name}**, chosen by `kind`: {listed}\n")
         parts += [describe(spec, names) for spec in specs_of(module)]
     about = (
-        "Every description of something that can be built: in `--config` files (YAML or JSON), by `--set path.to.field=value`, "
-        "in `run.json` and beside every model as `spec.json`. Unknown fields are refused with their path."
+        "Every description of something that can be built, as it stands in `--config` files (YAML or JSON), in `--set "
+        "path.to.field=value`, in a run's `run.json` and in a model's `spec.json`. Unknown fields are refused."
     )
     return page("Specs", about, "\n".join(parts))
 
@@ -135,11 +138,9 @@ def describe(spec: type[Spec], names: dict[frozenset[type[Spec]], str]) -> str:
         for name, field in spec.model_fields.items()
         if name != "kind"
     ]
-    kind = f", kind `{kind_of(spec)}`" if "kind" in spec.model_fields else ""
+    kind = [f"`kind: {kind_of(spec)}`\n"] if "kind" in spec.model_fields else []
     fields = [table(("field", "type", "", "default", "meaning"), rows)] if rows else []
-    return "\n".join([f"### {spec.__name__}\n", *(f"{line}\n" for line in lines), *fields]).replace("### ", "### ", 1) + (
-        f"\n*{spec.__name__}{kind}*\n" if kind else ""
-    )
+    return "\n".join([f"### {spec.__name__}\n", *kind, *(f"{line}\n" for line in lines), *fields])
 
 
 def kind_of(spec: type[Spec]) -> str:
@@ -162,7 +163,7 @@ def typed(annotation: Any, names: dict[frozenset[type[Spec]], str]) -> str:
         return f"list of {typed(inside[0], names)}"
     if origin is dict:
         return f"mapping of {typed(inside[0], names)} to {typed(inside[1], names)}"
-    if isinstance(annotation, type) and issubclass(annotation, Spec):
+    if _is_spec(annotation):
         return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
     return {NoneType: "null", str: "text", int: "integer", float: "number", bool: "true or false"}.get(
         annotation, getattr(annotation, "__name__", str(annotation))
@@ -209,8 +210,8 @@ def plain(value: Any) -> str:
 
 def render_watch_points() -> str:
     about = (
-        "All that can be watched in a pass, in its order; `glassformer describe MODEL --points` lists those of one model with "
-        f"their sizes. Names inside block i are `blocks.i.NAME`. Axes: {AXES}."
+        "All that can be watched in a pass, in its order; `glassformer describe MODEL --points` lists those of one "
+        f"model with their sizes. Names inside block i are `blocks.i.NAME`. Axes: {AXES}."
     )
     rows = [(f"`{name}`", f"`{axes}`", meaning) for name, (axes, meaning) in CATALOGUE.items()]
     return page("Watch points", about, table(("name", "axes", "what it is"), rows))
