@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import pytest
+
 from glassformer.checkpoint import save_model
 from glassformer.cli.app import main
 from glassformer.tokenizer import train_tokenizer
@@ -34,7 +35,9 @@ def test_the_tour_has_references():
 def test_each_reference_names_what_its_line_defines(file: str, line: str, name: str):
     text = (SOURCE / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
     own = re.escape(name.rpartition(".")[2])
-    assert re.match(rf"\s*((async )?def {own}\(|class {own}[(:]|{own}(: [^=]+)? = )", text), f"{file}:{line} is {text!r}"
+    assert re.match(rf"\s*((async )?def {own}\(|class {own}[(:]|{own}(: [^=]+)? = )", text), (
+        f"{file}:{line} is {text!r}"
+    )
 
 
 def test_every_file_that_the_tour_links_exists():

@@ -42,7 +42,7 @@ def train(
     given = (*(f"{name}={_yaml(value)}" for name, value in flags.items() if value is not None), *(settings or ()))
     console = TrainingConsole(quiet=json)
     if resume is None:
-        trainer = _new(recipe_name, config, data, out, given)
+        trainer = _new(recipe_name, config, data, out, given, dry_run)
     else:
         _refuse_beside_resume({"--out": out, "--recipe": recipe_name, "--config": config})
         trainer = resume_run(resume, data, given)
@@ -56,13 +56,13 @@ def train(
 
 
 def _new(
-    recipe_name: str | None, config: Path | None, data: Path | None, out: Path | None, given: tuple[str, ...]
+    recipe_name: str | None, config: Path | None, data: Path | None, out: Path | None, given: tuple[str, ...], dry: bool
 ) -> Trainer:
     if data is None or out is None:
         missing = "--data (made by `glassformer prepare`)" if data is None else "--out (the run folder to make)"
         raise SpecError(f"missing {missing}")
     dataset = Dataset.open(data)
-    return start_run(choose_spec(recipe_name, config, dataset, given), dataset, out)
+    return start_run(choose_spec(recipe_name, config, dataset, given), dataset, out, dry=dry)
 
 
 def choose_spec(recipe_name: str | None, config: Path | None, dataset: Dataset, settings: tuple[str, ...]) -> TrainSpec:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from glassformer.errors import SpecError
 from glassformer.model import TransformerSpec
 from glassformer.model.attention import GroupedAttentionSpec
-from glassformer.model.block import BlockSpec
-from glassformer.model.embedding import UntiedHeadSpec
+from glassformer.model.block import BlockSpec, PreNormSpec
+from glassformer.model.embedding import TokenEmbeddingSpec, UntiedHeadSpec
 from glassformer.model.feedforward import MLPSpec
 from glassformer.model.norm import RMSNormSpec
 from glassformer.model.position import RotarySpec
@@ -70,12 +70,14 @@ def modern(
         attention=GroupedAttentionSpec(heads=heads, kv_heads=heads, position=RotarySpec(), qk_norm=norm),
         feedforward=MLPSpec(hidden=4 * width, activation="relu_squared", dropout=dropout),
         norm=norm,
+        wiring=PreNormSpec(dropout=dropout),
     )
     return TransformerSpec(
         vocabulary=vocabulary,
         width=width,
         context=context,
         layers=layers,
+        embedding=TokenEmbeddingSpec(dropout=dropout),
         blocks=(block,),
         norm=norm,
         head=UntiedHeadSpec(),
@@ -100,7 +102,7 @@ def shakespeare(vocabulary: int) -> TrainSpec:
 def shakespeare_best(vocabulary: int) -> TrainSpec:
     """Characters of Shakespeare in 10 minutes on two cores."""
     return TrainSpec(
-        model=modern(vocabulary, layers=5, width=256, heads=4, context=512),
+        model=modern(vocabulary, layers=5, width=256, heads=4, context=512, dropout=0.1),
         optimizer=MuonSpec(),
         schedule=StableDecaySpec(warmup_steps=50, decay=0.7),
         batch_size=4,

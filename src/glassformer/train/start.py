@@ -36,8 +36,10 @@ def resolve(tree: dict[str, Any], dataset: Dataset) -> TrainSpec:
     return spec
 
 
-def start_run(spec: TrainSpec, dataset: Dataset, out: Path, listen: Listener = lambda progress: None) -> Trainer:
-    """A new run in `out`, ready to `fit`.
+def start_run(
+    spec: TrainSpec, dataset: Dataset, out: Path, listen: Listener = lambda progress: None, dry: bool = False
+) -> Trainer:
+    """A new run in `out`, ready to `fit`; `dry`: only to `plan`, with nothing written.
 
     Raises:
         CheckpointError: `out` isn't empty. DataError: the data are too short. DeviceError: no such device or format.
@@ -46,7 +48,8 @@ def start_run(spec: TrainSpec, dataset: Dataset, out: Path, listen: Listener = l
     if out.exists():
         RunFolder.refuse_taken(out)
     trainer = Trainer(spec, dataset, RunFolder(out), listen)  # may refuse: nothing is written before
-    RunFolder.create(out, RunFile(train=trainer.spec, data=file.data), dataset.tokenizer())
+    if not dry:
+        RunFolder.create(out, RunFile(train=trainer.spec, data=file.data), dataset.tokenizer())
     return trainer
 
 
