@@ -179,6 +179,14 @@ def test_what_a_block_reads_is_normed_before_the_gain_and_never_at_the_embedding
     assert trace.kept["blocks.0.norm1"].pow(2).mean(-1).allclose(torch.ones(2, 7), atol=1e-3)
 
 
+def test_the_small_sums_that_are_right():
+    value = torch.tensor(0.9, requires_grad=True)
+    value.grad = torch.tensor(-0.4)
+    torch.optim.SGD([value], lr=0.1).step()
+    assert rounded([value.detach()]) == [0.94]
+    assert [float(torch.relu(torch.tensor(x - 5.0))) for x in (3 + 3, 3)] == [1, 0]
+
+
 def vocabulary_of_cl100k():
     lines = (data_set("tokenizer-tiktoken") / "cl100k_base.tiktoken").read_text(encoding="ascii").splitlines()
     return {base64.b64decode(piece): int(rank) for piece, rank in map(str.split, lines)}
