@@ -2,7 +2,6 @@
 
 from typing import Annotated, Literal
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from glassformer.model.attention import AttentionSpec
 from glassformer.model.feedforward import FeedForwardSpec
 from glassformer.model.norm import NormSpec, RMSNormSpec
 from glassformer.model.step import LayerStep
+from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
 
 
@@ -28,9 +28,9 @@ class PreNormSpec(Spec):
         watch = step.watch
         x = watch("resid_pre", x)
         added = block.attention(watch("norm1", block.norm1(x)), step)
-        x = watch("resid_mid", x + F.dropout(added, self.dropout, block.training))
+        x = watch("resid_mid", x + dropout(added, self.dropout, block.training))
         added = block.feedforward(watch("norm2", block.norm2(x)), step)
-        return watch("resid_post", x + F.dropout(added, self.dropout, block.training))
+        return watch("resid_post", x + dropout(added, self.dropout, block.training))
 
 
 class PostNormSpec(Spec):
@@ -43,9 +43,9 @@ class PostNormSpec(Spec):
         watch = step.watch
         x = watch("norm1", watch("resid_pre", x))
         added = block.attention(x, step)
-        x = watch("resid_mid", block.norm1(x + F.dropout(added, self.dropout, block.training)))
+        x = watch("resid_mid", block.norm1(x + dropout(added, self.dropout, block.training)))
         added = block.feedforward(watch("norm2", x), step)
-        return watch("resid_post", block.norm2(x + F.dropout(added, self.dropout, block.training)))
+        return watch("resid_post", block.norm2(x + dropout(added, self.dropout, block.training)))
 
 
 WiringSpec = Annotated[PreNormSpec | PostNormSpec, Field(discriminator="kind")]

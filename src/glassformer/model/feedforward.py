@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from glassformer.model.linear import Axes, Linear
 from glassformer.model.step import LayerStep
 from glassformer.ops.activation import relu_squared
+from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
 
 Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "silu"]
@@ -55,7 +56,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], step: LayerStep) -> Float[Tensor, "B T D"]:
         hidden = step.watch("ffn_act", self.activation(step.watch("ffn_pre", self.up(x))))
-        return step.watch("ffn_out", self.down(F.dropout(hidden, self.dropout, self.training)))
+        return step.watch("ffn_out", self.down(dropout(hidden, self.dropout, self.training)))
 
 
 class GatedSpec(Spec):
@@ -85,7 +86,7 @@ class Gated(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"], step: LayerStep) -> Float[Tensor, "B T D"]:
         up, gate = step.watch("ffn_pre", self.up(x)), step.watch("ffn_gate", self.gate(x))
         hidden = step.watch("ffn_act", self.activation(gate) * up)
-        return step.watch("ffn_out", self.down(F.dropout(hidden, self.dropout, self.training)))
+        return step.watch("ffn_out", self.down(dropout(hidden, self.dropout, self.training)))
 
 
 FeedForwardSpec = Annotated[MLPSpec | GatedSpec, Field(discriminator="kind")]

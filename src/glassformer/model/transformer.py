@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, Self, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from glassformer.model.linear import Linear
 from glassformer.model.norm import NormSpec, RMSNormSpec
 from glassformer.model.position import Learned, NoPositionSpec, PositionSpec
 from glassformer.model.step import Kept, Step
+from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
 
 
@@ -112,7 +112,7 @@ class Transformer(nn.Module):
         watch = step.watch
         x = watch("embedding", self.embedding(tokens))
         x = watch("position", self.position.embed(x, step.positions))
-        x = F.dropout(x, self.spec.embedding.dropout, self.training)
+        x = dropout(x, self.spec.embedding.dropout, self.training)
         for index, block in enumerate(self.blocks):
             x = block(x, step.layer(index))
         return watch("final_norm", self.norm(x))

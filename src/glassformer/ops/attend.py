@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from glassformer.ops.dropout import dropout as drop
 from glassformer.ops.softmax import softmax
 
 See = Callable[[str, Tensor], Tensor]
@@ -39,7 +40,7 @@ def attend(
     scores = see("scores", scores if bias is None else scores + bias.to(scores.dtype))
     mask = see("mask", visible.expand(q.size(0), -1, -1, -1))
     weights = see("pattern", softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min)))
-    return F.dropout(weights, dropout).to(v.dtype) @ v
+    return drop(weights, dropout, training=True).to(v.dtype) @ v
 
 
 def attend_fast(

@@ -43,6 +43,9 @@ class Progress:
 
 Listener = Callable[[Progress], None]
 
+COMPILING: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
+"""Dropout draws as in eager mode: compiled code's own generator is some ten times slower on a CPU."""
+
 
 @dataclass
 class Pace:
@@ -94,7 +97,7 @@ class Trainer:
         self.spec = spec.replace(dtype=str(self.dtype).removeprefix("torch."), compile=compiled)
         self.optimizer = spec.optimizer.build(self.model, self.dtype)
         self.state = run.load(self.model, self.optimizer)
-        self.loss: Callable[..., Tensor] = torch.compile(causal) if compiled else causal
+        self.loss: Callable[..., Tensor] = torch.compile(causal, options=COMPILING) if compiled else causal
         self.stop, self.pace, self._saved = Stop(), Pace(), self.state if self.state.step else None
         self.peak = measure_peak(self.device, self.dtype)
         self.flops_per_token = training_flops_per_token(spec.model, spec.model.context)

@@ -68,7 +68,7 @@ def modern(
     norm = RMSNormSpec(gain=False)
     block = BlockSpec(
         attention=GroupedAttentionSpec(heads=heads, kv_heads=heads, position=RotarySpec(), qk_norm=norm),
-        feedforward=MLPSpec(hidden=4 * width, activation="relu_squared", dropout=dropout),
+        feedforward=MLPSpec(hidden=4 * width, activation="relu_squared"),
         norm=norm,
         wiring=PreNormSpec(dropout=dropout),
     )
