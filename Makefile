@@ -14,8 +14,8 @@ help:  ## this list
 
 setup: $(VENV)/setup.stamp  ## the environment .venv with the command .venv/bin/glassformer
 
-demo: setup  ## train a small model on text that Python carries and write with it; TEXT=path: on your own text
-	@$(BIN)/glassformer demo $(if $(TEXT),"$(TEXT)") $(DEMO)
+demo: setup  ## train a small model on text that Python carries and write with it; TEXT=path: on yours; ARGS="--minutes 1"
+	@$(BIN)/glassformer demo $(if $(TEXT),"$(TEXT)") $(ARGS)
 
 test: $(VENV)/test.stamp  ## all tests; ARGS="tests/model -k rotary": some of them
 	$(BIN)/python -m pytest $(ARGS)

@@ -1,4 +1,7 @@
-"""Keeps the line numbers of docs/tour.md true: `model/step.py:52 Step.whole` is where that is defined. `--check` fails."""
+"""Keeps the line numbers of docs/tour.md true: `model/step.py:74 Step.whole` is the line that defines it.
+
+`--check` changes nothing and fails when a number is stale.
+"""
 
 import ast
 import re

@@ -1,0 +1,148 @@
+"""The command line as a whole: every command helps with an example, a user's mistake is one line and exit code 2."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+import glassformer
+from glassformer.cli.app import COMMANDS, build_app, main
+
+GROUP: Any = typer.main.get_command(build_app())
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command line in this process (a new one needs seconds to import torch); a traceback would fail the test."""
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["glassformer", *map(str, arguments)])
+        capsys.readouterr()
+        code: int | str | None = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        return Outcome(int(code or 0), *capsys.readouterr())
+
+    return run
+
+
+def refused(outcome: Outcome) -> str:
+    """The one line of a refusal."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.startswith("glassformer: ")
+    assert outcome.err.count("\n") == 1, outcome.err
+    return outcome.err
+
+
+def examples(name: str) -> list[str]:
+    return re.findall(r"Example: (.*)", GROUP.commands[name].help or "")
+
+
+def test_the_app_has_every_command():
+    assert list(GROUP.commands) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_helps_with_an_example(name: str, run: Run):
+    result = run(name, "--help")
+    assert result.code == 0
+    assert result.err == ""
+    assert f"Example: glassformer {name}" in " ".join(result.out.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_example_is_a_command_line_that_parses(name: str):
+    assert examples(name)
+    for example in examples(name):
+        program, command, *arguments = shlex.split(example)
+        assert (program, command) == ("glassformer", name)
+        GROUP.commands[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does(name: str):
+    for parameter in GROUP.commands[name].params:
+        assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+def test_without_a_command_the_commands_are_listed(run: Run):
+    result = run()
+    shown = result.out + result.err
+    for name in COMMANDS:
+        assert re.search(rf"^\W*{name}\s", shown, re.MULTILINE), name
+
+
+def test_the_version_is_printed(run: Run):
+    assert run("--version").out == f"{glassformer.__version__}\n"
+
+
+def test_an_unknown_command_is_refused(run: Run):
+    result = run("trian")
+    assert result.code == 2
+    assert "No such command 'trian'" in result.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_refused(name: str, run: Run):
+    result = run(name, "--no-such-option")
+    assert result.code == 2
+    assert "--no-such-option" in result.err
+
+
+def mistakes(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
+    """For every command what a user may get wrong, and words that must be in the answer."""
+    (folder / "empty").mkdir()
+    missing, empty = folder / "missing", folder / "empty"
+    return {
+        "prepare": ((missing, "--tokenizer", "char", "--out", folder / "out"), str(missing)),
+        "train": (("--recipe", "gtp2", "--data", missing, "--out", folder / "out"), str(missing)),
+        "prove-resume": (("--recipe", "gpt2", "--data", empty), str(empty)),
+        "generate": ((empty, "Once"), str(empty)),
+        "eval": ((missing, "--text", missing), str(missing)),
+        "tokens": (("text", "--tokenizer", empty), str(empty)),
+        "describe": ((missing,), str(missing)),
+        "export": ((empty, folder / "out"), str(empty)),
+        "demo": ((missing, "--out", folder / "out"), str(missing)),
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_mistake_is_one_line_and_writes_nothing(name: str, tmp_path: Path, run: Run):
+    arguments, said = mistakes(tmp_path)[name]
+    assert said in refused(run(name, *arguments))
+    assert not (tmp_path / "out").exists()
+
+
+def test_nan_as_a_temperature_is_refused_before_anything_is_loaded(tmp_path: Path, run: Run):
+    assert "temperature" in refused(run("generate", tmp_path / "missing", "Once", "--temperature", "nan"))
+
+
+def test_a_process_of_its_own_answers_the_same(tmp_path: Path):
+    command = [sys.executable, "-m", "glassformer", "describe", str(tmp_path / "missing")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert str(tmp_path / "missing") in refused(Outcome(result.returncode, result.stdout, result.stderr))
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m glassformer train --help | head -n 1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0
+    assert "Traceback" not in result.stderr
