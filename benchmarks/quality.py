@@ -86,7 +86,14 @@ def run_recipe(recipe: str, text: Path, seconds: float, folder: Path) -> dict[st
     split = Dataset.open(folder / "data").split("validation")
     score = score_windows(loaded.model, validation_windows(split, loaded.spec.context, 32), split.bytes)
     parameters = sum(p.numel() for p in loaded.model.parameters())
-    return {"recipe": recipe, "seconds": wall, "parameters": parameters, "step": loaded.folder.name, **asdict(score)}
+    return {
+        "recipe": recipe,
+        "seconds": wall,
+        "parameters": parameters,
+        "step": loaded.folder.name,
+        "loss": score.loss,
+        "bits_per_byte": score.bits_per_byte,
+    }
 
 
 def main() -> None:
