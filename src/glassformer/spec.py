@@ -47,6 +47,15 @@ class Spec(BaseModel):
         return check(type(self), {**self.model_dump(), **changes})
 
 
+class PlainLoader(yaml.SafeLoader):
+    """YAML as JSON has it: a date is the text it is written in, not an object."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def members(union: Any) -> tuple[type[Spec], ...]:
     """The spec classes of a union, in order (a union of one is the class itself)."""
     if get_origin(union) is Annotated:
@@ -94,12 +103,14 @@ def describe(error: ValidationError, tree: Any = None) -> str:
 def read_tree(path: Path) -> dict[str, Any]:
     """A YAML or JSON file as plain data."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
     except FileNotFoundError:
         raise SpecError("no such config file", where=path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"can't read the config file: {error}", where=path) from None
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date such as 2024-13-01
+    except RecursionError:
+        raise SpecError("nested too deeply", where=path) from None
+    except (yaml.YAMLError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
         spot = f"{path}, line {place.line + 1}" if place else path
         raise SpecError(f"not valid YAML: {getattr(error, 'problem', error)}", where=spot) from None
@@ -118,7 +129,10 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
 
     A path that leads into nothing makes the mappings on its way; `check` refuses what doesn't belong.
     """
-    tree = json.loads(json.dumps(tree))
+    try:
+        tree = json.loads(json.dumps(tree))
+    except (ValueError, TypeError, RecursionError) as error:  # YAML can hold what JSON can't: an alias of itself
+        raise SpecError(f"expected plain fields and values: {error}") from None
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path:
@@ -128,8 +142,8 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
         for depth, name in enumerate(parents):
             node = _child(node, name, where=".".join(parents[: depth + 1]))
         try:
-            value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError):
+            value = yaml.load(text, PlainLoader)
+        except (yaml.YAMLError, ValueError, RecursionError):
             value = text
         if isinstance(node, list):
             node[_index(node, last, path)] = value

@@ -146,3 +146,31 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["prepare", "en.txt", "--tokenizer", "char", "--out", "data", "--encoding", "utf-16"],
+        ["prepare", "en.txt", "--tokenizer", "char", "--out", "data", "--encoding", "undefined"],
+        ["prepare", "digits.jsonl", "--tokenizer", "char", "--out", "data"],
+        ["prepare", "deep.jsonl", "--tokenizer", "char", "--out", "data"],
+        ["prepare", "en.txt", "--tokenizer", "char", "--out", "L" * 300],
+        ["tokens", "a", "--tokenizer", "L" * 300],
+        ["train", "--recipe", "gpt2", "--data", "L" * 300, "--out", "run"],
+        ["train", "--resume", "L" * 300],
+        ["train", "--config", "itself.yaml", "--data", "en.txt", "--out", "run"],
+        ["train", "--config", "deep.yaml", "--data", "en.txt", "--out", "run"],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:50],
+)
+def test_what_a_newcomer_broke_is_now_one_line(tmp_path: Path, run: Run, monkeypatch, arguments: list[str]):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "en.txt").write_text("plain text\n" * 50, encoding="utf-8")
+    (tmp_path / "digits.jsonl").write_text(f'{{"text": {"1" * 5000}}}\n', encoding="utf-8")
+    (tmp_path / "deep.jsonl").write_text("[" * 200_000 + "\n", encoding="utf-8")
+    (tmp_path / "itself.yaml").write_text("a: &a [*a]\n", encoding="utf-8")
+    (tmp_path / "deep.yaml").write_text("seed: " + "[" * 3000, encoding="utf-8")
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert len(outcome.err.strip().splitlines()) == 1

@@ -61,9 +61,15 @@ def main() -> None:
         _fail(str(error))
     except ValidationError as error:
         _fail(describe(error))
+    except (MemoryError, RuntimeError) as error:
+        if "allocate memory" not in str(error) and not isinstance(error, MemoryError):
+            raise
+        _fail("not enough memory for this (choose smaller sizes)")
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # a path that the system refuses, wherever it is first looked at
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def _fail(message: str) -> None:

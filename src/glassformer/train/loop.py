@@ -221,10 +221,12 @@ class Trainer:
 
     def _not_a_number(self, loss: float, norm: float, batch: Batch) -> TrainingError:
         self.model.zero_grad(set_to_none=True)
+        saved = self._saved is not None
+        again = f"go on from the last checkpoint with --resume {self.run.path}" if saved else "begin again elsewhere"
         return TrainingError(
             f"the loss is {loss}, the gradient's norm {norm} at {batch.identity}",
             where=self.run.path,
-            do=f"lower the learning rate and go on from the last checkpoint with --resume {self.run.path}",
+            do=f"lower the learning rate and {again}",
         )
 
     @contextmanager

@@ -139,6 +139,8 @@ class RunFolder:
                 where=folder,
                 do="resume with the spec of the run, or train anew",
             )
+        if not (folder / "state.json").is_file():
+            raise CheckpointError("state.json is missing: not a checkpoint of a run", where=folder, do="delete it")
         state = check(State, read_tree(folder / "state.json"), where=folder / "state.json")
         model.load_state_dict(loaded.model.state_dict())
         optimizer.load_state(load_tensors(folder / "optimizer.safetensors"), where=folder)

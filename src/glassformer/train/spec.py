@@ -25,7 +25,7 @@ class TrainSpec(Spec):
         default=None, gt=0, description="also ends, with its learning rate decayed, at this wall-clock"
     )
     clip: float = Field(default=1.0, ge=0, description="largest norm of the gradient; 0: not clipped")
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     boundaries: bool = Field(default=False, description="documents in one row don't see each other")
     dtype: Precision = "auto"
     device: str = "auto"

@@ -127,7 +127,7 @@ def test_without_boundaries_documents_run_on(tmp_path: Path):
 def test_text_shorter_than_a_context_is_refused_with_what_is_missing(tmp_path: Path):
     split = write_split(tmp_path, range(64))
     with pytest.raises(
-        DataError, match=r"train split has 64 tokens, 1 too few for a context of 64 .*lower --context to 63"
+        DataError, match=r"train split has 64 tokens, 1 too few for a context of 64 .*set model.context=63"
     ):
         Batches(split, context=64, batch_size=2, seed=0)
     assert Batches(split, context=63, batch_size=2, seed=0).windows == 1

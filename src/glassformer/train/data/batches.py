@@ -157,7 +157,7 @@ def _check_length(split: TokenSplit, context: int) -> None:
         raise DataError(
             f"the {split.name} split has {split.tokens:,} tokens, {short:,} too few for a context of {context:,} "
             "and the token after it",
-            do=f"lower --context to {split.tokens - 1:,}, or add text" if split.tokens > 1 else "add text",
+            do=f"set model.context={split.tokens - 1}, or add text" if split.tokens > 1 else "add text",
         )
 
 

@@ -74,7 +74,7 @@ def named(name: str) -> Encoding:
     try:
         info = codecs.lookup(name)
         "".encode(info.name)  # base64 and its like are codecs too, but not of text
-    except LookupError:
+    except (LookupError, UnicodeError):
         raise DataError(
             f"unknown encoding {name!r}", where="--encoding", do="try utf-8, gb18030, big5, latin-1 or utf-16"
         ) from None

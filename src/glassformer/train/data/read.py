@@ -103,6 +103,8 @@ def decode(file: BinaryIO, codec: str, where: object) -> Iterator[str]:
                 where=where,
                 do="repair the file, or name its --encoding",
             ) from None
+        except UnicodeError as error:  # UTF-16 without a mark
+            raise DataError(f"not {codec} text: {error}", where=where, do="name its --encoding, as utf-16-le") from None
         offset += len(block)
         if text:
             yield text
@@ -167,8 +169,9 @@ def _lines(blocks: Iterable[str]) -> Iterator[str]:
 def _text_of(line: str, where: str) -> str:
     try:
         record: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"not valid JSON: {error.msg}", where=where, do='expected {"text": "…"} on each line') from None
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, or too deep a nesting
+        why = getattr(error, "msg", "a value that can't be read")
+        raise DataError(f"not valid JSON: {why}", where=where, do='expected {"text": "…"} on each line') from None
     if not isinstance(record, dict) or "text" not in record:
         came = f"fields {', '.join(map(repr, list(record)[:5]))}" if isinstance(record, dict) else type(record).__name__
         raise DataError(f'no field "text": got {came}', where=where, do='expected {"text": "…"} on each line')
