@@ -39,6 +39,9 @@ class Position(nn.Module):
             setattr(self, name, table.to(cast("Tensor", getattr(self, name)).device))
         return self
 
+    def initialise(self, std: float) -> None:
+        """Draw fresh weights, if it has any that don't start at zero or one; `std` is that of the token vectors."""
+
 
 class NoPositionSpec(Spec):
     """Tokens without a place: only the causal mask tells order."""
@@ -98,6 +101,9 @@ class Learned(Position):
     def __init__(self, length: int, width: int):
         super().__init__()
         self.table = nn.Parameter(torch.empty(length, width))
+
+    def initialise(self, std: float) -> None:
+        self.table.normal_(std=std)
 
     def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
         return x + self.table[positions.clamp_min(0)]  # padding stands at -1; nobody reads it

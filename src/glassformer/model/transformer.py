@@ -12,7 +12,7 @@ from glassformer.model.block import Block, BlockSpec
 from glassformer.model.embedding import EmbeddingSpec, HeadSpec, TiedHeadSpec, TokenEmbedding, TokenEmbeddingSpec
 from glassformer.model.linear import Linear
 from glassformer.model.norm import NormSpec, RMSNormSpec
-from glassformer.model.position import Learned, NoPositionSpec, PositionSpec
+from glassformer.model.position import NoPositionSpec, Position, PositionSpec
 from glassformer.model.step import Kept, Step
 from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
@@ -72,11 +72,13 @@ class TransformerSpec(Spec):
             raise ValueError(
                 f"position {self.position.kind!r} acts inside attention: it belongs to blocks.N.attention.position"
             )
-        if self.position.limit is not None and self.context > self.position.limit:
-            raise ValueError(
-                f"context ({self.context}) is longer than the learned positions ({self.position.limit}); "
-                "lower context or raise position.length"
-            )
+        limits = (self.position.limit, *(block.attention.position.limit for block in self.blocks))
+        for limit in limits:
+            if limit is not None and self.context > limit:
+                raise ValueError(
+                    f"context ({self.context}) is longer than the learned positions ({limit}); "
+                    "lower context or raise position.length"
+                )
         for block in self.blocks:
             block.attention.fits(self.width)
         return self
@@ -126,8 +128,8 @@ class Transformer(nn.Module):
                 module.weight.normal_(std=init.deviation(module, self.spec.layers))
             elif isinstance(module, TokenEmbedding):
                 module.weight.normal_(std=init.of_embedding())
-            elif isinstance(module, Learned):
-                module.table.normal_(std=init.of_embedding())
+            elif isinstance(module, Position):
+                module.initialise(init.of_embedding())
 
     @property
     def remembers(self) -> tuple[tuple[Kept, ...], ...]:
