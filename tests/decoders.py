@@ -3,12 +3,12 @@
 import torch
 
 from glassformer.model import Transformer, TransformerSpec
-from glassformer.model.attention import GroupedAttentionSpec
+from glassformer.model.attention import GroupedAttentionSpec, LatentAttentionSpec
 from glassformer.model.block import BlockSpec
 from glassformer.model.feedforward import GatedSpec
-from glassformer.model.mask import CausalSpec, WindowSpec
+from glassformer.model.mask import BlocksSpec, CausalSpec, SinksSpec, WindowSpec
 from glassformer.model.norm import RMSNormSpec
-from glassformer.model.position import PositionSpec
+from glassformer.model.position import NoPositionSpec, PositionSpec, RelativeSpec
 from glassformer.model.transformer import NormalInitSpec
 from glassformer.spec import Spec, members
 
@@ -21,6 +21,12 @@ ATTENTIONS: dict[str, dict[str, object]] = {
     "window": {"heads": 4, "kv_heads": 2, "mask": WindowSpec(size=7)},
     "qk-norm": {"heads": 4, "kv_heads": 4, "qk_norm": RMSNormSpec(), "scale": 0.7},
     "wide heads": {"heads": 3, "kv_heads": 3, "head_width": 10, "bias": True, "out_bias": True},
+    "qk-norm over all": {"heads": 4, "kv_heads": 2, "qk_norm": RMSNormSpec(), "qk_norm_over": "all"},
+    "softcap": {"heads": 4, "kv_heads": 2, "softcap": 3.0},
+    "sink and gate": {"heads": 4, "kv_heads": 2, "sink": True, "gate": True, "mask": WindowSpec(size=9)},
+    "first tokens and a window": {"heads": 4, "kv_heads": 2, "mask": SinksSpec(size=5, first=2)},
+    "blocks": {"heads": 4, "kv_heads": 2, "mask": BlocksSpec(size=4, local=2, first=1, stride=3)},
+    "latent": {"kind": "latent", "heads": 4, "rank": 12, "head_width": 6, "turned": 4, "value_width": 5},
 }
 
 
@@ -32,14 +38,26 @@ def positions() -> list[Spec]:
     ]
 
 
+def pairs() -> list[tuple[Spec, str]]:
+    """Every position with every attention that can have it."""
+    return [
+        (position, attention)
+        for position in positions()
+        for attention in ATTENTIONS
+        if attention != "latent" or position.kind not in ("alibi", "relative", "shared")
+    ]
+
+
 def decoder_spec(position: Spec, attention: str = "grouped", **changes: object) -> TransformerSpec:
-    inside = {} if position.acts in ((), ("embed",)) else {"position": position}
-    block = BlockSpec(
-        attention=GroupedAttentionSpec(**ATTENTIONS[attention], **inside),
-        feedforward=GatedSpec(hidden=48),
-    )
+    inside = position.acts not in ((), ("embed",))
+    latent = attention == "latent"
+    kind = LatentAttentionSpec if latent else GroupedAttentionSpec
+    own = position if inside else NoPositionSpec()
+    block = BlockSpec(attention=kind(**{**ATTENTIONS[attention], "position": own}), feedforward=GatedSpec(hidden=48))
     settings = {"vocabulary": 97, "width": 32, "context": CONTEXT, "layers": 2, "blocks": (block,)}
-    outside = {} if inside else {"position": position}
+    outside = (
+        {"position": position} if not inside else {"position": RelativeSpec()} if position.kind == "shared" else {}
+    )
     return TransformerSpec(**{**settings, **outside, "init": NormalInitSpec(std=0.15), **changes})
 
 

@@ -178,18 +178,15 @@ def test_layers_that_differ_are_refused_where_they_do(tmp_path):
 
 def test_auto_says_why_no_family_fits(tmp_path):
     spec = small_gpt2().replace(head={"kind": "tied", "softcap": 5.0})
-    with pytest.raises(
-        CheckpointError, match=r"no GPT2LMHeadModel: head\.softcap.* no LlamaForCausalLM: position\.kind"
-    ):
+    with pytest.raises(CheckpointError, match=r"no GPT2LMHeadModel: head\.softcap"):
         export_folder(spec.build(), None, tmp_path / "out")
-    with pytest.raises(CheckpointError, match=r"unknown family 'bert' \(known: auto, gpt2, llama\)"):
+    with pytest.raises(CheckpointError, match=r"unknown family 'bert' \(known: auto, gpt2, llama, "):
         export_folder(spec.build(), None, tmp_path / "out", "bert")
 
 
 CONFIGS = {
-    "rope_type = llama3 is not supported": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-    "rope_type = yarn is not supported": {"rope_parameters": {"rope_type": "yarn"}},
-    "rope_type = linear is not supported": {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    "low_freq_factor is missing": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+    "rope_type = dynamic is not supported": {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "partial_rotary_factor = 0.5 is not supported": {"partial_rotary_factor": 0.5},
     "expected rope_scaling to be an object": {"rope_scaling": "yes"},
     "pretraining_tp = 2 is not supported": {"pretraining_tp": 2},

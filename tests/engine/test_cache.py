@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from decoders import ATTENTIONS, CONTEXT, build, decoder_spec, positions, with_mask
+from decoders import CONTEXT, build, decoder_spec, pairs, positions, with_mask
 from glassformer.engine.cache import PagedCache, PagePool, bytes_per_token
 from glassformer.engine.pages import Lease, Span
 from glassformer.errors import RequestError, SpecError
@@ -12,12 +12,10 @@ from glassformer.model.position import AlibiSpec, LearnedSpec, NoPositionSpec, R
 from glassformer.model.step import Kept
 
 every_position = pytest.mark.parametrize("position", positions(), ids=lambda position: position.kind)
-every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
-MODELS = {
-    (position.kind, attention): build(decoder_spec(position, attention))
-    for position in positions()
-    for attention in ATTENTIONS
-}
+every_pair = pytest.mark.parametrize(
+    ("position", "attention"), pairs(), ids=lambda value: value if isinstance(value, str) else value.kind
+)
+MODELS = {(position.kind, attention): build(decoder_spec(position, attention)) for position, attention in pairs()}
 
 
 def some_tokens(rows: int, length: int, seed: int = 1) -> torch.Tensor:
@@ -41,8 +39,7 @@ def in_chunks(model, pool, lease, tokens, sizes):
     return torch.cat(parts, dim=1)
 
 
-@every_attention
-@every_position
+@every_pair
 def test_a_token_at_a_time_gives_the_logits_of_the_whole(position, attention):
     model = MODELS[position.kind, attention]
     tokens = some_tokens(1, CONTEXT)
@@ -52,8 +49,7 @@ def test_a_token_at_a_time_gives_the_logits_of_the_whole(position, attention):
     assert lease.length == CONTEXT
 
 
-@every_attention
-@every_position
+@every_pair
 def test_a_prompt_read_in_chunks_gives_the_logits_of_the_whole(position, attention):
     model = MODELS[position.kind, attention]
     tokens = some_tokens(1, 40)
@@ -61,8 +57,7 @@ def test_a_prompt_read_in_chunks_gives_the_logits_of_the_whole(position, attenti
     torch.testing.assert_close(cached, whole(model, tokens), atol=1e-5, rtol=0)
 
 
-@every_attention
-@every_position
+@every_pair
 @pytest.mark.parametrize("lying", ["side by side", "scattered"])
 @torch.no_grad()
 def test_rows_of_unlike_length_are_as_if_each_were_alone(position, attention, lying):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoders import ATTENTIONS, CONTEXT, build, decoder_spec, positions
+from decoders import CONTEXT, build, decoder_spec, pairs
 from glassformer.engine import Engine, EngineSpec, SamplingParams
 from glassformer.errors import RequestError, SpecError
 from glassformer.model import Step
@@ -42,8 +42,9 @@ def argmax_loop(model, tokens, count):
     return tuple(tokens[-count:])
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("position", positions(), ids=lambda position: position.kind)
+@pytest.mark.parametrize(
+    ("position", "attention"), pairs(), ids=lambda value: value if isinstance(value, str) else value.kind
+)
 def test_greedy_writes_what_a_loop_of_whole_passes_writes_and_a_batch_the_same_as_alone(position, attention):
     served = engine(position, attention, budget=16)
     together = served.generate(PROMPTS, GREEDY.replace(max_tokens=12))

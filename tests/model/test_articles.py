@@ -14,7 +14,7 @@ from data_sets import data_set
 from glassformer.model import Step, Trace
 from glassformer.model.count import cache_bytes_per_token, parameters_by_part
 from glassformer.model.recipes import gpt2, llama
-from glassformer.ops.attend import attend
+from glassformer.ops.attend import Scores, attend
 from glassformer.ops.softmax import softmax
 
 
@@ -74,7 +74,7 @@ def test_two_heads_of_one_token_have_one_score_each():
     assert q.tolist() == [80, 90, 100, 110]  # 32 + 4·12, 38 + 4·13, 14 + 3·10 + 4·14, 17 + 3·11 + 4·15
     seen = {}
     heads = q.reshape(1, 2, 1, 2)
-    attend(heads, heads, heads, everyone(1), None, scale=1.0, see=seen.setdefault)
+    attend(heads, heads, heads, everyone(1), Scores(1.0), seen.setdefault)
     assert seen["scores_raw"].shape == (1, 2, 1, 1)
     assert seen["scores_raw"].flatten().tolist() == [80**2 + 90**2, 100**2 + 110**2] == [14500, 22100]
     assert float(q @ q) == 14500 + 22100
@@ -83,7 +83,7 @@ def test_two_heads_of_one_token_have_one_score_each():
 def test_scores_have_the_rank_of_a_head_and_a_pattern_has_not():
     q, k = torch.randn(2, 1, 1, 32, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     seen = {}
-    attend(q, k, k, everyone(32), None, scale=0.5, see=seen.setdefault)
+    attend(q, k, k, everyone(32), Scores(0.5), seen.setdefault)
     assert torch.linalg.matrix_rank(seen["scores_raw"][0, 0]) == 4
     assert torch.linalg.matrix_rank(seen["pattern"][0, 0]) == 32
 
@@ -92,7 +92,7 @@ def test_attention_is_not_linear_in_what_it_reads():
     x = torch.randn(1, 1, 5, 8, generator=torch.Generator().manual_seed(0))
 
     def read(x):
-        return attend(x, x, x, everyone(5), None, scale=0.35, see=lambda name, value: value)
+        return attend(x, x, x, everyone(5), Scores(0.35), lambda name, value: value)
 
     assert not torch.allclose(read(2 * x), 2 * read(x), atol=0.1)
 

@@ -7,8 +7,8 @@ from model_examples import SMALL, base, logits_of, randomised, some_tokens, with
 from torch import Tensor, nn
 
 from glassformer.model import Step, Trace, TransformerSpec
-from glassformer.model.attention import GroupedAttentionSpec
-from glassformer.model.block import PostNormSpec, PreNormSpec
+from glassformer.model.attention import GroupedAttentionSpec, LatentAttentionSpec
+from glassformer.model.block import OutputNormSpec, ParallelSpec, PostNormSpec, PreNormSpec, SandwichNormSpec
 from glassformer.model.embedding import TokenEmbeddingSpec
 from glassformer.model.feedforward import GatedSpec, MLPSpec
 
@@ -16,8 +16,15 @@ P = 0.25
 PLACES = {
     TokenEmbeddingSpec: base().replace(embedding=TokenEmbeddingSpec(dropout=P)),
     GroupedAttentionSpec: with_attention(base(), dropout=P),
+    LatentAttentionSpec: with_block(
+        base(),
+        attention=LatentAttentionSpec(heads=4, rank=8, head_width=4, turned=2, value_width=4, dropout=P),
+    ),
     PreNormSpec: with_block(base(), wiring=PreNormSpec(dropout=P)),
     PostNormSpec: with_block(base(), wiring=PostNormSpec(dropout=P)),
+    OutputNormSpec: with_block(base(), wiring=OutputNormSpec(dropout=P)),
+    SandwichNormSpec: with_block(base(), wiring=SandwichNormSpec(dropout=P)),
+    ParallelSpec: with_block(base(), wiring=ParallelSpec(dropout=P)),
     MLPSpec: with_block(base(), feedforward=MLPSpec(hidden=16, dropout=P)),
     GatedSpec: with_block(base(), feedforward=GatedSpec(hidden=16, dropout=P)),
 }
@@ -73,11 +80,12 @@ def test_embedding_dropout_acts_on_token_and_position_together():
     assert torch.equal(kept["resid_mid"], kept["resid_pre"] + kept["attention_out"])
 
 
+@pytest.mark.parametrize("member", [GroupedAttentionSpec, LatentAttentionSpec])
 @pytest.mark.parametrize("keep", [["*.[vz]", "*.resid_*", "*.attention_out"], "*"], ids=["fused", "written out"])
-def test_attention_dropout_acts_on_the_weights(keep):
+def test_attention_dropout_acts_on_the_weights(keep, member):
     """A token that sees itself alone has the weight 1: what it mixes is its value, grown, or nothing."""
-    kept = kept_in_training(PLACES[GroupedAttentionSpec], keep, tokens=some_tokens(rows=500, length=1))
-    value = kept["v"].repeat_interleave(2, dim=1)
+    kept = kept_in_training(PLACES[member], keep, tokens=some_tokens(rows=500, length=1))
+    value = kept["v"].repeat_interleave(4 // kept["v"].size(1), dim=1)
     heads = kept["z"].abs().amax(-1) > 0
     torch.testing.assert_close(kept["z"][heads], value[heads] / (1 - P))
     assert 1 - heads.float().mean() == pytest.approx(P, abs=0.05)
@@ -89,18 +97,17 @@ def test_the_pattern_is_shown_before_dropout():
     torch.testing.assert_close(pattern.sum(-1), torch.ones(pattern.shape[:-1]))
 
 
-def test_dropout_of_a_pre_norm_block_acts_on_what_is_added_never_on_the_stream():
-    kept = kept_in_training(PLACES[PreNormSpec])
-    assert torch.equal(kept["resid_pre"], kept["position"])
-    assert_dropped(kept["resid_mid"] - kept["resid_pre"], kept["attention_out"])
-    assert_dropped(kept["resid_post"] - kept["resid_mid"], kept["ffn_out"])
+WIRINGS = [PreNormSpec, PostNormSpec, OutputNormSpec, SandwichNormSpec, ParallelSpec]
 
 
-def test_dropout_of_a_post_norm_block_acts_on_what_is_added_never_on_the_stream():
+@pytest.mark.parametrize("member", WIRINGS)
+def test_dropout_of_a_wiring_acts_on_what_is_added_never_on_the_stream(member):
     def without_norms(model):
-        model.blocks[0].norm1 = model.blocks[0].norm2 = nn.Identity()
+        for name in model.blocks[0].wiring.norms:
+            setattr(model.blocks[0], name, nn.Identity())
 
-    kept = kept_in_training(PLACES[PostNormSpec], alter=without_norms)
+    kept = kept_in_training(PLACES[member], alter=None if member is PreNormSpec else without_norms)
+    assert torch.equal(kept["resid_pre"], kept["position"])
     assert_dropped(kept["resid_mid"] - kept["resid_pre"], kept["attention_out"])
     assert_dropped(kept["resid_post"] - kept["resid_mid"], kept["ffn_out"])
 

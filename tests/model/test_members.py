@@ -78,7 +78,10 @@ def test_a_later_token_changes_nothing_before_it(name):
         changed = tokens.clone()
         changed[:, t] = (tokens[:, t] + 1) % V
         after = logits_of(model, changed)
-        assert torch.equal(after[:, :t], before[:, :t])
+        if "experts" in name:  # tokens are read expert by expert, in products of other shapes
+            torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
+        else:
+            assert torch.equal(after[:, :t], before[:, :t])
         assert not torch.allclose(after[:, t], before[:, t], atol=1e-3)
 
 

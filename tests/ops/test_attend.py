@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from glassformer.ops import attend as room
-from glassformer.ops.attend import attend, attend_fast
+from glassformer.ops.attend import Scores, attend, attend_fast
 
 B, H, T, C = 2, 4, 6, 8
 SCALE = 0.3
@@ -55,8 +55,8 @@ def test_both_are_the_formula(kv_heads, mask, bias):
     q, k, v = inputs(kv_heads)
     seen = CAUSAL if MASKS[mask] is None else MASKS[mask]
     expected = formula(q, k, v, seen, BIASES[bias])
-    plain = attend(q, k, v, seen, BIASES[bias], scale=SCALE, see=unseen)
-    fast = attend_fast(q, k, v, MASKS[mask], BIASES[bias], scale=SCALE)
+    plain = attend(q, k, v, seen, Scores(SCALE, BIASES[bias]), unseen)
+    fast = attend_fast(q, k, v, MASKS[mask], Scores(SCALE, BIASES[bias]))
     torch.testing.assert_close(plain.double(), expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(fast.double(), expected, atol=1e-6, rtol=1e-5)
 
@@ -65,7 +65,7 @@ def test_few_queries_read_many_keys():
     q, k, v = inputs(2, queries=2, keys=5)
     seen = torch.tensor([[[[1, 1, 1, 1, 0], [1, 0, 1, 0, 1]]]], dtype=torch.bool)
     expected = formula(q, k, v, seen, None)
-    for out in (attend(q, k, v, seen, None, scale=SCALE, see=unseen), attend_fast(q, k, v, seen, None, scale=SCALE)):
+    for out in (attend(q, k, v, seen, Scores(SCALE), unseen), attend_fast(q, k, v, seen, Scores(SCALE))):
         torch.testing.assert_close(out.double(), expected, atol=1e-6, rtol=1e-5)
 
 
@@ -73,14 +73,14 @@ def test_values_may_be_of_another_width_than_keys():
     q, k, _ = inputs(2)
     v = random(B, 2, T, 3, seed=6)
     expected = formula(q, k, v, CAUSAL, None)
-    for out in (attend(q, k, v, CAUSAL, None, scale=SCALE, see=unseen), attend_fast(q, k, v, None, None, scale=SCALE)):
+    for out in (attend(q, k, v, CAUSAL, Scores(SCALE), unseen), attend_fast(q, k, v, None, Scores(SCALE))):
         torch.testing.assert_close(out.double(), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_what_is_seen_is_the_formula_step_by_step():
     q, k, v = inputs(2)
     seen = {}
-    attend(q, k, v, CAUSAL, BIASES["per head"], scale=SCALE, see=seen.setdefault)
+    attend(q, k, v, CAUSAL, Scores(SCALE, BIASES["per head"]), seen.setdefault)
     raw = q @ k.repeat_interleave(2, dim=1).mT
     assert list(seen) == ["scores_raw", "scores", "mask", "pattern"]
     assert torch.equal(seen["scores_raw"], raw)
@@ -93,7 +93,7 @@ def test_a_query_that_sees_nothing_reads_all_keys_evenly():
     q, k, v = inputs(H)
     nothing = torch.zeros_like(CAUSAL)
     torch.testing.assert_close(
-        attend(q, k, v, nothing, None, scale=SCALE, see=unseen), v.mean(dim=2, keepdim=True).expand(-1, -1, T, -1)
+        attend(q, k, v, nothing, Scores(SCALE), unseen), v.mean(dim=2, keepdim=True).expand(-1, -1, T, -1)
     )
 
 
@@ -102,8 +102,8 @@ def test_huge_scores_choose_one_key_without_overflow():
     best = (q @ k.mT).argmax(dim=-1)
     chosen = v.gather(2, best[..., None].expand(-1, -1, -1, C))
     everything = torch.ones_like(CAUSAL)
-    torch.testing.assert_close(attend(q, k, v, everything, None, scale=1.0, see=unseen), chosen)
-    torch.testing.assert_close(attend_fast(q, k, v, everything, None, scale=1.0), chosen)
+    torch.testing.assert_close(attend(q, k, v, everything, Scores(1.0), unseen), chosen)
+    torch.testing.assert_close(attend_fast(q, k, v, everything, Scores(1.0)), chosen)
 
 
 def test_scores_of_random_vectors_have_unit_deviation_after_the_scale():
@@ -112,7 +112,7 @@ def test_scores_of_random_vectors_have_unit_deviation_after_the_scale():
         q, k = random(1, 1, 200, width, seed=7), random(1, 1, 200, width, seed=8)
         seen = {}
         everything = torch.ones(1, 1, 200, 200, dtype=torch.bool)
-        attend(q, k, k, everything, None, scale=width**-0.5, see=lambda name, x, seen=seen: seen.setdefault(name, x))
+        attend(q, k, k, everything, Scores(width**-0.5), lambda name, x, seen=seen: seen.setdefault(name, x))
         assert seen["scores_raw"].std() == pytest.approx(width**0.5, rel=0.05)
         assert seen["scores"].std() == pytest.approx(1, rel=0.05)
 
@@ -124,9 +124,9 @@ def test_gradients_are_those_of_the_formula(kv_heads, path):
     exact = [x.detach().double().requires_grad_() for x in given]
     g = random(B, H, T, C, seed=9)
     if path == "attend":
-        attend(*given, CAUSAL, None, scale=SCALE, see=unseen).backward(g)
+        attend(*given, CAUSAL, Scores(SCALE), unseen).backward(g)
     else:
-        attend_fast(*given, None, None, scale=SCALE).backward(g)
+        attend_fast(*given, None, Scores(SCALE)).backward(g)
     formula(*exact, CAUSAL, None).backward(g.double())
     for x, expected in zip(given, exact, strict=True):
         torch.testing.assert_close(x.grad.double(), expected.grad, atol=1e-5, rtol=1e-4)
@@ -137,7 +137,7 @@ def test_training_in_bfloat16_is_written_out_and_close_to_float64(kv_heads):
     given = [x.bfloat16().requires_grad_() for x in inputs(kv_heads)]
     exact = [x.detach().double().requires_grad_() for x in given]
     assert room._better_written_out(*given[:2])
-    out, expected = attend_fast(*given, None, None, scale=SCALE), formula(*exact, CAUSAL, None)
+    out, expected = attend_fast(*given, None, Scores(SCALE)), formula(*exact, CAUSAL, None)
     g = random(B, H, T, C, seed=9).bfloat16()
     out.backward(g)
     expected.backward(g.double())
@@ -172,9 +172,9 @@ def test_dropout_zeroes_weights_and_keeps_their_expectation(path):
     q, k, v = inputs(2)
     rows = [x[:1].expand(4000, -1, -1, -1) for x in (q, k, v)]
     if path == "attend":
-        out = attend(*rows, CAUSAL, None, scale=SCALE, see=unseen, dropout=0.25)
+        out = attend(*rows, CAUSAL, Scores(SCALE, dropout=0.25), unseen)
     else:
-        out = attend_fast(*rows, None, None, scale=SCALE, dropout=0.25)
+        out = attend_fast(*rows, None, Scores(SCALE, dropout=0.25))
     expected = formula(q[:1], k[:1], v[:1], CAUSAL, None)[0]
     error = out.std(dim=0) / 4000**0.5
     assert ((out.mean(dim=0) - expected).abs() < 5 * error + 1e-6).all()
@@ -182,3 +182,20 @@ def test_dropout_zeroes_weights_and_keeps_their_expectation(path):
     kept = (first - 1 / 0.75).abs() < 1e-4
     assert (kept | (first == 0)).all()
     assert kept[:, 0].float().mean() == pytest.approx(0.75, abs=0.04)
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_softcap_and_sink_are_their_formulas(mask, bias):
+    """tanh squeezes what is scaled and not yet biased; a sink takes its share of the weight and gives nothing."""
+    q, k, v = inputs(2)
+    sink, cap = random(H, seed=7), 0.4
+    seen = CAUSAL if MASKS[mask] is None else MASKS[mask]
+    raw = SCALE * q.double() @ k.double().repeat_interleave(2, dim=1).mT
+    found = cap * torch.tanh(raw / cap) + (0 if BIASES[bias] is None else BIASES[bias].double())
+    weights = torch.where(seen, found.exp(), 0.0)
+    weights = weights / (weights.sum(-1, keepdim=True) + sink.double().exp()[:, None, None])
+    expected = weights @ v.double().repeat_interleave(2, dim=1)
+    scores = Scores(SCALE, BIASES[bias], softcap=cap, sink=sink)
+    for out in (attend(q, k, v, seen, scores, unseen), attend_fast(q, k, v, MASKS[mask], scores)):
+        torch.testing.assert_close(out.double(), expected, atol=1e-6, rtol=1e-5)

@@ -8,7 +8,7 @@ import torch
 
 from glassformer.checkpoint.atomic import write_folder
 from glassformer.checkpoint.families import FAMILIES
-from glassformer.checkpoint.families.base import Family
+from glassformer.checkpoint.families.base import Family, MisfitError
 from glassformer.checkpoint.rename import exported
 from glassformer.checkpoint.tensors import save_tensors
 from glassformer.errors import CheckpointError
@@ -60,13 +60,17 @@ def export_folder(model: Transformer, tokenizer: Tokenizer | None, target: Path,
 def _choose(spec: TransformerSpec, name: str) -> tuple[Family, dict[str, Any]]:
     if name != "auto" and name not in FAMILIES:
         raise CheckpointError(f"unknown family {name!r}", do=f"known: auto, {', '.join(FAMILIES)}")
-    reasons = []
+    reasons: list[tuple[int, str]] = []
     for family in FAMILIES.values() if name == "auto" else [FAMILIES[name]]:
         try:
             return family, family.config(spec)
-        except CheckpointError as error:
-            reasons.append(error.what)
-    raise CheckpointError(" | ".join(reasons), do="only what an architecture has can be exported to it")
+        except MisfitError as error:
+            reasons.append((error.fields, error.what))
+        except CheckpointError:
+            if name != "auto":
+                raise
+    nearest = " | ".join(reason for _, reason in sorted(reasons)[:2])
+    raise CheckpointError(nearest, do="only what an architecture has can be exported to it")
 
 
 def _refuse_foreign(target: Path) -> None:

@@ -66,6 +66,34 @@ def split(theirs: str, ours: Sequence[str], sizes: Sequence[int], *, transpose: 
     return Rule((theirs,), tuple(ours), load, save, shapes)
 
 
+def stacked(theirs: Sequence[str], ours: str) -> Rule:
+    """Several of theirs, of one shape, are one of ours with an axis more: the experts of a layer."""
+
+    def load(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.stack(list(tensors))]
+
+    def shapes(parts: Sequence[Shape]) -> Sequence[Shape]:
+        return [parts[0][1:]] * len(theirs)
+
+    return Rule(tuple(theirs), (ours,), load, lambda tensors: list(tensors[0].unbind()), shapes)
+
+
+def by_head(theirs: str, ours: Sequence[str], heads: int) -> Rule:
+    """One of theirs holds several of ours head by head: for each head its rows of the first, of the second, …"""
+
+    def load(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        apart = tensors[0].unflatten(0, (heads, len(ours), -1))  # [H, 3, C, …]
+        return [part.flatten(0, 1).contiguous() for part in apart.unbind(1)]
+
+    def save(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.stack([tensor.unflatten(0, (heads, -1)) for tensor in tensors], dim=1).flatten(0, 2)]
+
+    def shapes(parts: Sequence[Shape]) -> Sequence[Shape]:
+        return [(sum(part[0] for part in parts), *parts[0][1:])]
+
+    return Rule((theirs,), tuple(ours), load, save, shapes)
+
+
 def filled(theirs: str, shape: Sequence[int], value: float) -> Rule:
     """A tensor that they always have and we leave out, because `value` everywhere changes nothing."""
     whole = tuple(shape)

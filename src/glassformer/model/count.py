@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import cast
 
+import torch
 from torch import nn
 
 from glassformer.errors import SpecError
 from glassformer.model.embedding import Head
+from glassformer.model.feedforward import Experts
 from glassformer.model.linear import Linear
 from glassformer.model.mask import MaskSpec
-from glassformer.model.norm import LayerNorm, RMSNorm
+from glassformer.model.norm import Norm
 from glassformer.model.position import Position
 from glassformer.model.transformer import Transformer, TransformerSpec
 from glassformer.model.unfilled import Unfilled
@@ -76,14 +78,18 @@ def flops_per_token(spec: TransformerSpec, context: int) -> Flops:
     for _, module, times in _modules(spec):
         if isinstance(module, Linear):
             products += 2 * times * module.weight.numel()
+        elif isinstance(module, Experts):
+            each = sum(part.weight[0].numel() for part in (module.gate, module.up, module.down) if part is not None)
+            products += 2 * times * each * module.spec.chosen
         elif isinstance(module, Head) and module.own is None:
             products += 2 * spec.width * spec.vocabulary
     prefill = decode = float(products)
     for block, times in zip(spec.blocks, outline(spec)[1], strict=False):
         attention = block.attention
-        per_key = 4 * times * attention.heads * attention.width_of_head(spec.width)
+        sizes = attention.sizes(spec.width)
+        per_key = 2 * times * sizes["H"] * (sizes["C"] + sizes["W"])  # a score, and a share of a value
         prefill += per_key * mean_keys(attention.mask, context)
-        decode += per_key * min(context, attention.mask.reach or context)
+        decode += per_key * float(attention.mask.sees(torch.tensor(context - 1), torch.arange(context)).sum())
     return Flops(prefill, decode)
 
 
@@ -108,8 +114,12 @@ def mean_keys(mask: MaskSpec, context: int) -> float:
     """How many keys a query sees on average when a context is read in one pass."""
     if mask.kind == "bidirectional":
         return float(context)
-    reach = min(mask.reach or context, context)
-    return (reach * (reach + 1) / 2 + (context - reach) * reach) / context  # 1, 2, … reach, reach, reach, …
+    if mask.kind in ("causal", "window"):
+        reach = min(mask.reach or context, context)
+        return (reach * (reach + 1) / 2 + (context - reach) * reach) / context  # 1, 2, … reach, reach, reach, …
+    keys = torch.arange(context)
+    rows = keys.split(1024)
+    return float(sum(mask.sees(queries[:, None], keys).sum() for queries in rows)) / context
 
 
 def _modules(spec: TransformerSpec) -> Iterator[tuple[str, nn.Module, int]]:
@@ -122,7 +132,7 @@ def _modules(spec: TransformerSpec) -> Iterator[tuple[str, nn.Module, int]]:
 
 
 def _part(name: str, module: nn.Module) -> str:
-    if isinstance(module, LayerNorm | RMSNorm):
+    if isinstance(module, Norm):
         return "norms"
     if isinstance(module, Position):
         return "position"

@@ -36,3 +36,19 @@ class Linear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.axes}, {self.weight.size(1)} -> {self.weight.size(0)}, bias={self.bias is not None}"
+
+
+class ExpertLinear(nn.Module):
+    """As many projections of one kind as there are experts: W [experts, outputs, inputs], used one at a time."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, axes: Axes, *, to_stream: bool = False):
+        super().__init__()
+        self.axes, self.to_stream = axes, to_stream
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+
+    def forward(self, x: Float[Tensor, "*B i"], expert: int) -> Float[Tensor, "*B o"]:
+        return F.linear(x, self.weight[expert])
+
+    def extra_repr(self) -> str:
+        experts, outputs, inputs = self.weight.shape
+        return f"{experts} x {self.axes}, {inputs} -> {outputs}"

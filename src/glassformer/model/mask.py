@@ -38,6 +38,52 @@ class WindowSpec(Spec):
         return self.size
 
 
+class SinksSpec(Spec):
+    """A window, and the `first` tokens of all, which models lean on however far back they lie.
+
+    Source: Xiao et al. 2024, StreamingLLM.
+    """
+
+    kind: Literal["sinks"] = "sinks"
+    size: int = Field(ge=1)
+    first: int = Field(default=4, ge=1)
+
+    def sees(self, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & ((query - key < self.size) | (key < self.first))
+
+    @property
+    def reach(self) -> int | None:
+        return None
+
+
+class BlocksSpec(Spec):
+    """Block-sparse: positions are cut into blocks of `size`, and a block sees some blocks whole.
+
+    These are itself and the `local - 1` before it, the `first` blocks, and every `stride`-th one before it (0: none);
+    within its own block a token sees what stands before it. Source: Child et al. 2019; Zaheer et al. 2020.
+    """
+
+    kind: Literal["blocks"] = "blocks"
+    size: int = Field(default=64, ge=1)
+    local: int = Field(default=2, ge=1)
+    first: int = Field(default=1, ge=0)
+    stride: int = Field(default=0, ge=0)
+
+    def sees(self, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & self.keeps(query // self.size, key // self.size)
+
+    def keeps(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether a block of queries sees a block of keys, by their numbers."""
+        kept = (query - key < self.local) | (key < self.first)
+        if self.stride:
+            kept = kept | ((query - key) % self.stride == 0)
+        return kept & (key <= query)
+
+    @property
+    def reach(self) -> int | None:
+        return None if self.first or self.stride else self.local * self.size
+
+
 class BidirectionalSpec(Spec):
     """A token sees all tokens of its sequence."""
 
@@ -51,7 +97,7 @@ class BidirectionalSpec(Spec):
         return None
 
 
-MaskSpec = Annotated[CausalSpec | WindowSpec | BidirectionalSpec, Field(discriminator="kind")]
+MaskSpec = Annotated[CausalSpec | WindowSpec | SinksSpec | BlocksSpec | BidirectionalSpec, Field(discriminator="kind")]
 
 
 def visible(

@@ -35,11 +35,15 @@ class LayerNorm(nn.Module):
 
 
 class RMSNormSpec(Spec):
-    """x / sqrt(mean(x²) + ε) · g over the width, with or without the gain g. Source: Zhang & Sennrich 2019."""
+    """x / sqrt(mean(x²) + ε) · g over the width, with or without the gain g. Source: Zhang & Sennrich 2019.
+
+    `unit_offset`: the weight w stands for a gain of 1 + w, so that decay pulls the gain to one, as in Gemma.
+    """
 
     kind: Literal["rms"] = "rms"
     eps: float = Field(default=1e-5, gt=0)
     gain: bool = True
+    unit_offset: bool = False
 
     def build(self, width: int) -> "RMSNorm":
         return RMSNorm(width, self)
@@ -48,13 +52,48 @@ class RMSNormSpec(Spec):
 class RMSNorm(nn.Module):
     def __init__(self, width: int, spec: RMSNormSpec):
         super().__init__()
-        self.eps = spec.eps
-        self.weight = nn.Parameter(torch.ones(width)) if spec.gain else None
+        self.eps, self.unit_offset = spec.eps, spec.unit_offset
+        start = torch.zeros(width) if spec.unit_offset else torch.ones(width)
+        self.weight = nn.Parameter(start) if spec.gain else None
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         y = rms_norm(x, self.eps)
-        return y if self.weight is None else y * self.weight
+        if self.weight is None:
+            return y
+        return y * (1 + self.weight) if self.unit_offset else y * self.weight
 
 
-NormSpec = Annotated[LayerNormSpec | RMSNormSpec, Field(discriminator="kind")]
-Norm = LayerNorm | RMSNorm
+class BatchNormSpec(Spec):
+    """Each component by its mean and variance over all tokens of the batch: for contrast with the others.
+
+    In training tokens see each other through it, later ones too, and padding counts; in evaluation running averages
+    stand in, so what a model learnt with it may not hold. Source: Ioffe & Szegedy 2015.
+    """
+
+    kind: Literal["batch"] = "batch"
+    eps: float = Field(default=1e-5, gt=0)
+    momentum: float = Field(default=0.1, gt=0, le=1)
+
+    def build(self, width: int) -> "BatchNorm":
+        return BatchNorm(width, self)
+
+
+class BatchNorm(nn.Module):
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, width: int, spec: BatchNormSpec):
+        super().__init__()
+        self.eps, self.momentum = spec.eps, spec.momentum
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        rows = x.reshape(-1, x.size(-1))
+        y = F.batch_norm(rows, self.mean, self.variance, self.weight, self.bias, self.training, self.momentum, self.eps)
+        return y.reshape(x.shape)
+
+
+NormSpec = Annotated[LayerNormSpec | RMSNormSpec | BatchNormSpec, Field(discriminator="kind")]
+Norm = LayerNorm | RMSNorm | BatchNorm

@@ -2,18 +2,20 @@
 
 A scheme may act at three joints and does nothing at those it leaves alone: `embed` adds to the token vectors,
 `rotate` turns queries and keys, `bias` adds to the scores. The model's own position acts at `embed`; each
-attention has one for `rotate` and `bias`.
+attention has one for `rotate` and `bias`, or shares the model's (`SharedSpec`), which then acts there.
 """
 
+import math
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self, cast
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from glassformer.ops.rotate import angles, rotate_halves
+from glassformer.model.rotary_scaling import ScalingSpec
+from glassformer.ops.rotate import Layout, angles, rotate
 from glassformer.spec import Spec
 
 Joint = Literal["embed", "rotate", "bias"]
@@ -55,38 +57,74 @@ class NoPositionSpec(Spec):
         return Position()
 
 
+class IntegerSpec(Spec):
+    """The position itself, times `scale`, added to every component: the naive way, for comparison.
+
+    It grows without limit and soon drowns the token; within a layer norm it vanishes altogether.
+    """
+
+    kind: Literal["integer"] = "integer"
+    acts: ClassVar[tuple[Joint, ...]] = ("embed",)
+    limit: ClassVar[int | None] = None
+    scale: float = Field(default=1.0, gt=0)
+
+    def build(self, width: int, heads: int) -> Position:
+        return Integer(self.scale)
+
+
+class Integer(Position):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
+        return x + self.scale * positions[..., None].to(x.dtype)
+
+
 class SinusoidalSpec(Spec):
-    """sin and cos of geometrically spaced frequencies, added to the token vectors. Source: Vaswani et al. 2017, 3.5."""
+    """sin and cos of geometrically spaced frequencies, added to the token vectors. Source: Vaswani et al. 2017, 3.5.
+
+    `layout`: sines and cosines in turns, as in the paper, or all sines before all cosines, as in Marian.
+    """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     acts: ClassVar[tuple[Joint, ...]] = ("embed",)
     limit: ClassVar[int | None] = None
     base: float = Field(default=10_000.0, gt=1)
+    layout: Layout = "interleaved"
 
     def build(self, width: int, heads: int) -> Position:
-        return Sinusoidal(width, self.base)
+        return Sinusoidal(width, self.base, self.layout)
 
 
 class Sinusoidal(Position):
     frequency: Tensor
 
-    def __init__(self, width: int, base: float):
+    def __init__(self, width: int, base: float, layout: Layout):
         super().__init__()
         even = torch.arange(0, width, 2, dtype=torch.float64)
+        self.layout = layout
         self.register_buffer("frequency", (base ** (-even / width)).float(), persistent=False)
 
     def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
-        angle = positions[..., None].to(self.frequency.dtype) * self.frequency  # [B, T, D/2]
-        pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)  # even components sine, odd ones cosine
-        return x + pairs.flatten(-2)[..., : x.size(-1)].to(x.dtype)
+        angle = positions[..., None].to(self.frequency.dtype) * self.frequency  # [B, T, ceil(D/2)]
+        if self.layout == "halves":
+            pairs = torch.cat((angle.sin(), angle.cos()), dim=-1)
+        else:
+            pairs = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+        return x + pairs[..., : x.size(-1)].to(x.dtype)
 
 
 class LearnedSpec(Spec):
-    """A trained vector for each position up to `length`, added to the token vectors."""
+    """A trained vector for each position up to `length`, added to the token vectors.
+
+    The table may begin with `unused` rows that no token stands at, as in RoBERTa and BART.
+    """
 
     kind: Literal["learned"] = "learned"
     acts: ClassVar[tuple[Joint, ...]] = ("embed",)
     length: int = Field(ge=1)
+    unused: int = Field(default=0, ge=0)
 
     @property
     def limit(self) -> int | None:
@@ -94,25 +132,27 @@ class LearnedSpec(Spec):
         return self.length
 
     def build(self, width: int, heads: int) -> Position:
-        return Learned(self.length, width)
+        return Learned(self.length, self.unused, width)
 
 
 class Learned(Position):
-    def __init__(self, length: int, width: int):
+    def __init__(self, length: int, unused: int, width: int):
         super().__init__()
-        self.table = nn.Parameter(torch.empty(length, width))
+        self.unused = unused
+        self.table = nn.Parameter(torch.empty(unused + length, width))
 
     def initialise(self, std: float) -> None:
         self.table.normal_(std=std)
 
     def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
-        return x + self.table[positions.clamp_min(0)]  # padding stands at -1; nobody reads it
+        return x + self.table[positions.clamp_min(0) + self.unused]  # padding stands at -1; nobody reads it
 
 
 class RotarySpec(Spec):
     """Queries and keys turned by an angle proportional to position, so that scores see distance alone.
 
-    `fraction` of each head is turned. Source: Su et al. 2021, RoFormer.
+    `fraction` of each head is turned; `layout` says which components are a pair, `scaling` how the angles are slowed
+    for contexts longer than the model was first trained on. Source: Su et al. 2021, RoFormer.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -120,25 +160,60 @@ class RotarySpec(Spec):
     limit: ClassVar[int | None] = None
     theta: float = Field(default=10_000.0, gt=1)
     fraction: float = Field(default=1.0, gt=0, le=1)
+    layout: Layout = "halves"
+    scaling: ScalingSpec | None = None
 
     def rotated(self, width: int) -> int:
         """How many components of a head of this width are turned."""
         return 2 * int(width * self.fraction / 2)
 
+    def fits(self, width: int) -> None:
+        """Refuse a head that can't be divided into pairs, or lists of factors of another length."""
+        if width % 2:
+            raise ValueError(f"rotary positions turn pairs: head_width ({width}) must be even")
+        if not self.rotated(width):
+            raise ValueError(
+                f"position.fraction ({self.fraction}) of head_width ({width}) is not a single pair to turn"
+            )
+        if self.scaling is not None and self.scaling.kind == "longrope":
+            pairs = self.rotated(width) // 2
+            if {len(self.scaling.short), len(self.scaling.long)} != {pairs}:
+                raise ValueError(
+                    f"position.scaling has {len(self.scaling.short)} short and {len(self.scaling.long)} long factors, "
+                    f"expected one for each of {pairs} pairs"
+                )
+
     def build(self, width: int, heads: int) -> Position:
-        return Rotary(self.rotated(width), self.theta)
+        return Rotary(self.rotated(width), self)
 
 
 class Rotary(Position):
     frequency: Tensor
+    far: Tensor | None
 
-    def __init__(self, rotated: int, theta: float):
+    def __init__(self, rotated: int, spec: RotarySpec):
         super().__init__()
-        even = torch.arange(0, rotated, 2, dtype=torch.float64)
-        self.register_buffer("frequency", (theta ** (-even / rotated)).float(), persistent=False)
+        self.layout, self.stretch, self.border = spec.layout, 1.0, None
+        plain = spec.theta ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+        near, far = plain, None
+        if spec.scaling is not None:
+            near, self.stretch = spec.scaling.near(plain, spec.theta), spec.scaling.stretch
+            if (beyond := spec.scaling.far(plain, spec.theta)) is not None:
+                self.border, far = beyond[0], beyond[1].float()
+        self.register_buffer("frequency", near.float(), persistent=False)
+        self.register_buffer("far", far, persistent=False)
 
     def rotate(self, x: Float[Tensor, "B H T C"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B H T C"]:
-        return rotate_halves(x, *angles(positions, self.frequency))
+        cos, sin = angles(positions, self.frequency)
+        if self.far is not None:  # each row by its own furthest token
+            beyond = (positions.amax(dim=-1) >= self.border)[:, None, None, None]
+            cos, sin = (
+                torch.where(beyond, far, near)
+                for far, near in zip(angles(positions, self.far), (cos, sin), strict=True)
+            )
+        if self.stretch != 1.0:
+            cos, sin = cos * self.stretch, sin * self.stretch
+        return rotate(x, cos, sin, self.layout)
 
 
 class AlibiSpec(Spec):
@@ -172,6 +247,88 @@ def alibi_slopes(heads: int) -> Float[Tensor, "H"]:
     return torch.tensor(first + rest)
 
 
+class RelativeSpec(Spec):
+    """A trained addition to each head's scores for every distance; far distances share logarithmic buckets.
+
+    Without `bidirectional`, keys behind the query share the bucket of distance 0 (a causal mask hides them anyway).
+    Source: Raffel et al. 2020, T5, 2.1.
+    """
+
+    kind: Literal["relative"] = "relative"
+    acts: ClassVar[tuple[Joint, ...]] = ("bias",)
+    limit: ClassVar[int | None] = None
+    buckets: int = Field(default=32, ge=4, multiple_of=4)
+    furthest: int = Field(default=128, ge=4)
+    bidirectional: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        exact = self.buckets // (4 if self.bidirectional else 2)
+        if self.furthest <= exact:
+            raise ValueError(f"furthest ({self.furthest}) must be more than the {exact} distances with an own bucket")
+        return self
+
+    def build(self, width: int, heads: int) -> Position:
+        return Relative(self, heads)
+
+
+class Relative(Position):
+    def __init__(self, spec: RelativeSpec, heads: int):
+        super().__init__()
+        self.spec = spec
+        self.table = nn.Parameter(torch.empty(spec.buckets, heads))
+
+    def initialise(self, std: float) -> None:
+        self.table.normal_(std=std)
+
+    def bias(self, query: Int[Tensor, "#B T"], key: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"]:
+        bucket = relative_bucket(key[:, None, :] - query[:, :, None], self.spec)
+        return self.table[bucket].permute(0, 3, 1, 2)
+
+
+def relative_bucket(distance: Int[Tensor, "B T S"], spec: RelativeSpec) -> Int[Tensor, "B T S"]:
+    """The bucket of each distance key - query: small ones have their own, larger ones share them by logarithm."""
+    buckets, first = spec.buckets, torch.zeros_like(distance)
+    if spec.bidirectional:
+        buckets //= 2
+        first, distance = buckets * (distance > 0), distance.abs()
+    else:
+        distance = (-distance).clamp_min(0)
+    exact = buckets // 2
+    share = (distance.clamp_min(1).float() / exact).log() / math.log(spec.furthest / exact)
+    far = (exact + (share * (buckets - exact)).long()).clamp_max(buckets - 1)
+    return first + torch.where(distance < exact, distance, far)
+
+
+class SharedSpec(Spec):
+    """The model's own position, at this attention: one table of distances for all layers, as in T5."""
+
+    kind: Literal["shared"] = "shared"
+    acts: ClassVar[tuple[Joint, ...]] = ("rotate", "bias")
+    limit: ClassVar[int | None] = None
+
+    def build(self, width: int, heads: int) -> Position:
+        return Shared()
+
+
+class Shared(Position):
+    """Stands where the position of an attention does; `of` says whose work it hands on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shared: tuple[Position, ...] = ()  # in a tuple it is no part of this module: its weights count once
+
+    def of(self, position: Position) -> None:
+        self._shared = (position,)
+
+    def rotate(self, x: Float[Tensor, "B H T C"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B H T C"]:
+        return self._shared[0].rotate(x, positions)
+
+    def bias(self, query: Int[Tensor, "#B T"], key: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"] | None:
+        return self._shared[0].bias(query, key)
+
+
 PositionSpec = Annotated[
-    NoPositionSpec | SinusoidalSpec | LearnedSpec | RotarySpec | AlibiSpec, Field(discriminator="kind")
+    NoPositionSpec | IntegerSpec | SinusoidalSpec | LearnedSpec | RotarySpec | AlibiSpec | RelativeSpec | SharedSpec,
+    Field(discriminator="kind"),
 ]

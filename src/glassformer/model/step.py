@@ -3,7 +3,7 @@
 Only facts about this pass; never configuration.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -91,6 +91,10 @@ class LayerStep:
     cache: LayerCache | None
     watch: Watcher
     plain: bool
+
+    def unwatched(self) -> "LayerStep":
+        """The same, for a part inside a part: its inner values have no names of their own."""
+        return replace(self, watch=OFF)
 
     def remember(self, *new: Tensor) -> Remembered:
         """Hand over what the next passes will need (each [B, T, …]) and get all that is remembered."""

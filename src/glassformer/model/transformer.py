@@ -8,11 +8,12 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from glassformer.model.attention import AttentionSpec
 from glassformer.model.block import Block, BlockSpec
 from glassformer.model.embedding import EmbeddingSpec, HeadSpec, TiedHeadSpec, TokenEmbedding, TokenEmbeddingSpec
-from glassformer.model.linear import Linear
+from glassformer.model.linear import ExpertLinear, Linear
 from glassformer.model.norm import NormSpec, RMSNormSpec
-from glassformer.model.position import NoPositionSpec, Position, PositionSpec
+from glassformer.model.position import NoPositionSpec, Position, PositionSpec, Shared
 from glassformer.model.step import Kept, Step
 from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
@@ -24,7 +25,7 @@ class NormalInitSpec(Spec):
     kind: Literal["normal"] = "normal"
     std: float = Field(default=0.02, gt=0)
 
-    def deviation(self, linear: Linear, layers: int) -> float:
+    def deviation(self, linear: Linear | ExpertLinear, layers: int) -> float:
         """The standard deviation of a projection's weights at the start."""
         return self.std / (2 * layers) ** 0.5 if linear.to_stream else self.std
 
@@ -40,10 +41,10 @@ class QuietInitSpec(Spec):
     gain: float = Field(default=1.0, gt=0)
     head: float = Field(default=0.0, ge=0)
 
-    def deviation(self, linear: Linear, layers: int) -> float:
+    def deviation(self, linear: Linear | ExpertLinear, layers: int) -> float:
         if linear.to_stream:
             return 0.0
-        return self.head if linear.axes.writes == "V" else self.gain * linear.weight.size(1) ** -0.5
+        return self.head if linear.axes.writes == "V" else self.gain * linear.weight.size(-1) ** -0.5
 
     def of_embedding(self) -> float:
         return self.embedding
@@ -62,16 +63,13 @@ class TransformerSpec(Spec):
     embedding: EmbeddingSpec = TokenEmbeddingSpec()
     position: PositionSpec = NoPositionSpec()
     blocks: tuple[BlockSpec, ...] = Field(min_length=1)
-    norm: NormSpec = RMSNormSpec()
+    norm: NormSpec | None = RMSNormSpec()
     head: HeadSpec = TiedHeadSpec()
     init: InitSpec = NormalInitSpec()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.position.acts not in ((), ("embed",)):
-            raise ValueError(
-                f"position {self.position.kind!r} acts inside attention: it belongs to blocks.N.attention.position"
-            )
+        self._fits_position()
         limits = (self.position.limit, *(block.attention.position.limit for block in self.blocks))
         for limit in limits:
             if limit is not None and self.context > limit:
@@ -82,6 +80,35 @@ class TransformerSpec(Spec):
         for block in self.blocks:
             block.attention.fits(self.width)
         return self
+
+    def _fits_position(self) -> None:
+        kind, sharing = (
+            self.position.kind,
+            [block for block in self.blocks if block.attention.position.kind == "shared"],
+        )
+        if kind == "shared":
+            raise ValueError("position 'shared' means the model's own: it belongs to blocks.N.attention.position")
+        if self.position.acts not in ((), ("embed",)) and not sharing:
+            raise ValueError(
+                f"position {kind!r} acts inside attention: it belongs to blocks.N.attention.position, "
+                "or is shared by those whose position is 'shared'"
+            )
+        if sharing and self.position.acts in ((), ("embed",)):
+            raise ValueError(
+                f"blocks.N.attention.position is 'shared', but the model's position {kind!r} acts elsewhere"
+            )
+        if len({self._at(block.attention) for block in sharing}) > 1:
+            raise ValueError("blocks that share a position must have heads of the same number and width")
+        if sharing and self.position.kind == "rotary":
+            self.position.fits(self._at(sharing[0].attention)[0])
+
+    def _at(self, attention: AttentionSpec) -> tuple[int, int]:
+        return attention.width_of_head(self.width), attention.heads
+
+    def build_position(self) -> Position:
+        """The model's position: as wide as what it acts on."""
+        sharing = [block.attention for block in self.blocks if block.attention.position.kind == "shared"]
+        return self.position.build(*(self._at(sharing[0]) if sharing else (self.width, 1)))
 
     def each_block(self) -> Iterator[BlockSpec]:
         """The spec of each layer, the pattern unrolled."""
@@ -100,9 +127,12 @@ class Transformer(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = spec.embedding.build(spec.vocabulary, spec.width)
-        self.position = spec.position.build(spec.width, 1)
+        self.position = spec.build_position()
         self.blocks = nn.ModuleList(block.build(spec.width) for block in spec.each_block())
-        self.norm = spec.norm.build(spec.width)
+        for module in self.blocks.modules():
+            if isinstance(module, Shared):
+                module.of(self.position)
+        self.norm = spec.norm.build(spec.width) if spec.norm else nn.Identity()
         self.head = spec.head.build(spec.vocabulary, spec.width)
         self.initialise()
 
@@ -124,7 +154,7 @@ class Transformer(nn.Module):
         """Draw fresh weights as `spec.init` says; gains are 1 and biases 0 already."""
         init = self.spec.init
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | ExpertLinear):
                 module.weight.normal_(std=init.deviation(module, self.spec.layers))
             elif isinstance(module, TokenEmbedding):
                 module.weight.normal_(std=init.of_embedding())

@@ -5,6 +5,7 @@ torch's fused kernel, which never writes the scores out.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,16 +18,31 @@ from glassformer.ops.softmax import softmax
 See = Callable[[str, Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class Scores:
+    """How scores come to be and what becomes of them.
+
+    scale:   the factor on q kᵀ.
+    bias:    added to the scaled scores, [#B, #H, T, S].
+    softcap: scaled scores are squeezed into ± this value, before the bias.
+    sink:    [H], for each head the score of nothing at all: it takes weight and gives no value.
+    dropout: the share of weights that are dropped (in training).
+    """
+
+    scale: float
+    bias: Float[Tensor, "#B #H T S"] | None = None
+    softcap: float | None = None
+    sink: Float[Tensor, "H"] | None = None
+    dropout: float = 0.0
+
+
 def attend(
     q: Float[Tensor, "B H T C"],
     k: Float[Tensor, "B K S C"],
     v: Float[Tensor, "B K S E"],
     visible: Bool[Tensor, "#B 1 T S"],
-    bias: Float[Tensor, "#B #H T S"] | None,
-    *,
-    scale: float,
+    scores: Scores,
     see: See,
-    dropout: float = 0.0,
 ) -> Float[Tensor, "B H T E"]:
     """The plain formula; `see(name, value)` is shown scores_raw, scores, mask and pattern, and may replace them.
 
@@ -36,11 +52,18 @@ def attend(
     """
     shared = q.size(1) // k.size(1)
     k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
-    scores = see("scores_raw", q @ k.transpose(-2, -1)) * scale
-    scores = see("scores", scores if bias is None else scores + bias.to(scores.dtype))
+    found = see("scores_raw", q @ k.transpose(-2, -1)) * scores.scale
+    if scores.softcap is not None:
+        found = scores.softcap * torch.tanh(found / scores.softcap)
+    found = see("scores", found if scores.bias is None else found + scores.bias.to(found.dtype))
     mask = see("mask", visible.expand(q.size(0), -1, -1, -1))
-    weights = see("pattern", softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min)))
-    return drop(weights, dropout, training=True).to(v.dtype) @ v
+    found = found.masked_fill(~mask, torch.finfo(found.dtype).min)
+    if scores.sink is None:
+        weights = softmax(found)
+    else:
+        nothing = scores.sink.to(found.dtype)[:, None, None].expand(*found.shape[:-1], 1)
+        weights = softmax(torch.cat((found, nothing), dim=-1))[..., :-1]
+    return drop(see("pattern", weights), scores.dropout, training=True).to(v.dtype) @ v
 
 
 def attend_fast(
@@ -48,28 +71,30 @@ def attend_fast(
     k: Float[Tensor, "B K S C"],
     v: Float[Tensor, "B K S E"],
     visible: Bool[Tensor, "#B 1 T S"] | None,
-    bias: Float[Tensor, "#B #H T S"] | None,
-    *,
-    scale: float,
-    dropout: float = 0.0,
+    scores: Scores,
 ) -> Float[Tensor, "B H T E"]:
     """Equal to `attend` up to rounding, where every query sees a key.
 
     `visible=None` means plain causal: row t sees columns 0 … t of the same length.
     """
-    if visible is None and bias is None and not dropout and _better_written_out(q, k):
-        return _causal_written_out(q, k, v, scale)
+    if scores.softcap is not None or scores.sink is not None:  # the fused kernel has neither
+        seen = _triangle(q, k) if visible is None else visible
+        return attend(q, k, v, seen, scores, lambda name, value: value)
+    if visible is None and scores.bias is None and not scores.dropout and _better_written_out(q, k):
+        return _causal_written_out(q, k, v, scores.scale)
     mask: Tensor | None = visible
-    if bias is not None:
-        mask = bias.to(q.dtype)
-        if visible is not None:
-            mask = mask.masked_fill(~visible, torch.finfo(q.dtype).min)
-        else:
-            causal = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool, device=q.device).tril()
-            mask = mask.masked_fill(~causal, torch.finfo(q.dtype).min)
+    if scores.bias is not None:
+        seen = _triangle(q, k) if visible is None else visible
+        mask = scores.bias.to(q.dtype).masked_fill(~seen, torch.finfo(q.dtype).min)
     return F.scaled_dot_product_attention(
-        q, k, v, mask, dropout_p=dropout, is_causal=mask is None, scale=scale, enable_gqa=q.size(1) != k.size(1)
-    )
+        q, k, v, mask, dropout_p=scores.dropout, is_causal=mask is None, scale=scores.scale,
+        enable_gqa=q.size(1) != k.size(1),
+    )  # fmt: skip
+
+
+def _triangle(q: Tensor, k: Tensor) -> Bool[Tensor, "1 1 T S"]:
+    """Row t sees columns 0 … t."""
+    return torch.ones(1, 1, q.size(-2), k.size(-2), dtype=torch.bool, device=q.device).tril()
 
 
 WRITTEN_OUT = 1024

@@ -1,6 +1,32 @@
 """The families whose weights we read and write, by the `model_type` in their config.json. One file each."""
 
-from glassformer.checkpoint.families import gpt2, llama
+from glassformer.checkpoint.families import (
+    deepseek,
+    gemma2,
+    gemma3,
+    glm4,
+    gpt2,
+    gpt_neox,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+    smollm3,
+)
 from glassformer.checkpoint.families.base import Family
 
-FAMILIES: dict[str, Family] = {family.FAMILY.model_type: family.FAMILY for family in (gpt2, llama)}
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        # In the order in which an export tries them.
+        *(file.FAMILY for file in (gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe)),
+        *(file.FAMILY for file in (gemma2, gemma3, phi3, olmo2, smollm3, glm4, gpt_neox)),
+        deepseek.V2,
+        deepseek.V3,
+    )
+}

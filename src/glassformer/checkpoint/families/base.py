@@ -35,6 +35,14 @@ THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items(
 OF_TRAINING = ("dropout", "init", "context")
 
 
+class MisfitError(CheckpointError):
+    """A model that an architecture can't express, and in how many fields."""
+
+    def __init__(self, what: str, fields: int):
+        super().__init__(what)
+        self.fields = fields
+
+
 @dataclass(frozen=True)
 class Family:
     """One architecture of Hugging Face's transformers.
@@ -64,21 +72,23 @@ class Family:
             raise CheckpointError(f"no usable {self.architecture} config: {describe(error)}") from None
         except SpecError as error:
             raise CheckpointError(f"no usable {self.architecture} config: {error.what}") from None
+        except KeyError as error:
+            raise CheckpointError(f"no usable {self.architecture} config: {error.args[0]} is missing") from None
         except (TypeError, ArithmeticError, AttributeError, ValueError) as error:
             if isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(f"no usable {self.architecture} config: {error}") from None
 
     def config(self, spec: TransformerSpec) -> dict[str, Any]:
-        """A spec as their config; raises CheckpointError that names the fields the architecture can't express."""
+        """A spec as their config; raises MisfitError that names the fields the architecture can't express."""
         config = self.write(spec)
-        misfits = list(differences(_plain(self.widen(spec)), _plain(self.spec(config))))
+        misfits = list(differences(plain(self.widen(spec)), plain(self.spec(config))))
         if misfits:
             shown = "; ".join(
                 f"{path} = {ours}: {self.architecture} has {theirs}" for path, ours, theirs in misfits[:4]
             )
             more = f"; and {len(misfits) - 4} more" if len(misfits) > 4 else ""
-            raise CheckpointError(f"this model is no {self.architecture}: {shown}{more}")
+            raise MisfitError(f"this model is no {self.architecture}: {shown}{more}", len(misfits))
         return {"architectures": [self.architecture], "model_type": self.model_type, **config}
 
 
@@ -97,13 +107,17 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, A
         yield path, _brief(ours), _brief(theirs)
 
 
-def _plain(spec: TransformerSpec) -> dict[str, Any]:
+def plain(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as a tree in which equal models are equal: blocks unrolled, defaults written out, training left out."""
     blocks = []
     for block in spec.each_block():
-        width = block.attention.width_of_head(spec.width)
-        scale = block.attention.scale or width**-0.5
-        blocks.append(block.replace(attention=block.attention.replace(head_width=width, scale=scale)))
+        attention = block.attention
+        if attention.kind == "grouped":
+            width = attention.width_of_head(spec.width)
+            attention = attention.replace(head_width=width, scale=attention.scale or width**-0.5)
+        else:
+            attention = attention.replace(scale=attention.scale or attention.width_of_head(spec.width) ** -0.5)
+        blocks.append(block.replace(attention=attention))
     tree = spec.model_dump(mode="json")
     tree["blocks"] = [block.model_dump(mode="json") for block in blocks]
     return _without_training(tree)
@@ -126,6 +140,11 @@ def refuse(config: Tree, plain: Mapping[str, Sequence[Any]]) -> None:
             raise CheckpointError(
                 f"config.json: {name} = {str(config[name])[:80]} is not supported (only {', '.join(map(str, values))})"
             )
+
+
+def with_biases(part: Any, **biases: bool) -> Any:
+    """A part with these biases set, as far as its kind has them."""
+    return part.replace(**{name: value for name, value in biases.items() if name in type(part).model_fields})
 
 
 def activation(name: Any) -> Any:

@@ -5,7 +5,7 @@ Its matrices are stored as [inputs, outputs], and q, k and v lie in one.
 
 from typing import Any
 
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, refuse, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, refuse, size, with_biases
 from glassformer.checkpoint.rename import Rule, filled, same, split, transposed
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.block import BlockSpec, PreNormSpec
@@ -81,8 +81,8 @@ def widen(spec: TransformerSpec) -> TransformerSpec:
 
     blocks = tuple(
         block.replace(
-            attention=block.attention.replace(bias=True, out_bias=True),
-            feedforward=block.feedforward.replace(bias=True),
+            attention=with_biases(block.attention, bias=True, out_bias=True),
+            feedforward=with_biases(block.feedforward, bias=True),
             norm=wide(block.norm),
         )
         for block in spec.blocks

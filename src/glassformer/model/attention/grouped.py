@@ -1,4 +1,4 @@
-"""Attention: tokens read from the tokens they may see."""
+"""Grouped attention: every query head reads the keys and values of the head that its group shares."""
 
 from typing import Literal, Self
 
@@ -12,7 +12,7 @@ from glassformer.model.mask import CausalSpec, MaskSpec, visible
 from glassformer.model.norm import NormSpec
 from glassformer.model.position import NoPositionSpec, PositionSpec
 from glassformer.model.step import Kept, LayerStep, Remembered
-from glassformer.ops.attend import attend, attend_fast
+from glassformer.ops.attend import Scores, attend, attend_fast
 from glassformer.spec import Spec
 
 
@@ -20,8 +20,13 @@ class GroupedAttentionSpec(Spec):
     """Softmax attention with `heads` queries that share `kv_heads` keys and values.
 
     kv_heads = heads is multi-head, 1 is multi-query, between lies grouped-query. `head_width` defaults to
-    width / heads, `scale` to 1/√head_width. Sources: Vaswani et al. 2017; Shazeer 2019; Ainslie et al. 2023;
-    q/k norm: Henry et al. 2020.
+    width / heads, `scale` to 1/√head_width.
+
+    Queries and keys may be normed, each head by itself or all heads together (`qk_norm_over`); `softcap` squeezes
+    scores into ± that value; with `sink` every head has one more score to lose weight to, of nothing; with `gate` what
+    the heads mixed is weighed by a sigmoid of the token before it is put out.
+    Sources: Vaswani et al. 2017; Shazeer 2019; Ainslie et al. 2023; q/k norm: Henry et al. 2020; soft-cap: Gemma 2,
+    2024; sinks: OpenAI 2025, gpt-oss; gate: Qiu et al. 2025.
     """
 
     kind: Literal["grouped"] = "grouped"
@@ -32,6 +37,10 @@ class GroupedAttentionSpec(Spec):
     mask: MaskSpec = CausalSpec()
     scale: float | None = Field(default=None, gt=0)
     qk_norm: NormSpec | None = None
+    qk_norm_over: Literal["head", "all"] = "head"
+    softcap: float | None = Field(default=None, gt=0)
+    sink: bool = False
+    gate: bool = False
     bias: bool = False
     out_bias: bool = False
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -58,11 +67,7 @@ class GroupedAttentionSpec(Spec):
                 f"heads ({self.heads}) must divide width ({width}); choose another number of heads or give head_width"
             )
         if self.position.kind == "rotary":
-            C, fraction = self.width_of_head(width), self.position.fraction
-            if C % 2:
-                raise ValueError(f"rotary positions turn pairs: head_width ({C}) must be even")
-            if not self.position.rotated(C):
-                raise ValueError(f"position.fraction ({fraction}) of head_width ({C}) is not a single pair to turn")
+            self.position.fits(self.width_of_head(width))
 
     def points(self) -> tuple[str, ...]:
         return (
@@ -71,7 +76,8 @@ class GroupedAttentionSpec(Spec):
         )  # fmt: skip
 
     def sizes(self, width: int) -> dict[str, int]:
-        return {"H": self.heads, "K": self.kv_heads, "C": self.width_of_head(width)}
+        C = self.width_of_head(width)
+        return {"H": self.heads, "K": self.kv_heads, "C": C, "W": C}
 
     def build(self, width: int) -> "GroupedAttention":
         return GroupedAttention(width, self)
@@ -81,7 +87,7 @@ class GroupedAttention(nn.Module):
     def __init__(self, width: int, spec: GroupedAttentionSpec):
         super().__init__()
         H, K, C = spec.heads, spec.kv_heads, spec.width_of_head(width)
-        self.mask, self.dropout = spec.mask, spec.dropout
+        self.mask, self.dropout, self.softcap = spec.mask, spec.dropout, spec.softcap
         self.head_width, self.scale = C, spec.scale or C**-0.5
         limit = spec.mask.reach
         self.remembers = (Kept("k", (K, C), limit=limit), Kept("v", (K, C), limit=limit))
@@ -89,41 +95,50 @@ class GroupedAttention(nn.Module):
         self.q = Linear(width, H * C, Axes("D", "H C"), bias=spec.bias)
         self.k = Linear(width, K * C, Axes("D", "K C"), bias=spec.bias)
         self.v = Linear(width, K * C, Axes("D", "K C"), bias=spec.bias)
-        self.q_norm = spec.qk_norm.build(C) if spec.qk_norm else nn.Identity()
-        self.k_norm = spec.qk_norm.build(C) if spec.qk_norm else nn.Identity()
+        self.over_all = spec.qk_norm_over == "all"
+        self.q_norm = spec.qk_norm.build(H * C if self.over_all else C) if spec.qk_norm else nn.Identity()
+        self.k_norm = spec.qk_norm.build(K * C if self.over_all else C) if spec.qk_norm else nn.Identity()
+        self.sink = nn.Parameter(torch.zeros(H)) if spec.sink else None
+        self.gate = Linear(width, H * C, Axes("D", "H C")) if spec.gate else None
         self.out = Linear(H * C, width, Axes("H C", "D"), bias=spec.out_bias, to_stream=True)
 
     def forward(self, x: Float[Tensor, "B T D"], step: LayerStep) -> Float[Tensor, "B T D"]:
-        watch, C = step.watch, self.head_width
-        q, k, v = (project(x).unflatten(-1, (-1, C)) for project in (self.q, self.k, self.v))  # [B, T, H, C]
-        q = watch("q", self.q_norm(q).transpose(1, 2))
-        k = watch("k", self.k_norm(k).transpose(1, 2))
-        v = watch("v", v.transpose(1, 2))
+        watch = step.watch
+        q = watch("q", self.heads(self.q(x), self.q_norm))
+        k = watch("k", self.heads(self.k(x), self.k_norm))
+        v = watch("v", self.heads(self.v(x)))
         q = watch("q_rotated", self.position.rotate(q, step.positions))
         k = watch("k_rotated", self.position.rotate(k, step.positions))
-        z = watch("z", self.read(q, step.remember(k.transpose(1, 2), v.transpose(1, 2)), step))
-        return watch("attention_out", self.out(z.transpose(1, 2).flatten(-2)))
+        z = self.read(q, step.remember(k.transpose(1, 2), v.transpose(1, 2)), step)
+        if self.gate is not None:
+            z = z * torch.sigmoid(self.heads(self.gate(x)))
+        return watch("attention_out", self.out(watch("z", z).transpose(1, 2).flatten(-2)))
+
+    def heads(self, x: Float[Tensor, "B T W"], norm: nn.Module | None = None) -> Float[Tensor, "B n T C"]:
+        """A projection cut into heads, and normed: each head by itself, or all of them before they are cut."""
+        if norm is not None and self.over_all:
+            x = norm(x)
+        heads = x.unflatten(-1, (-1, self.head_width))  # [B, T, n, C]
+        if norm is not None and not self.over_all:
+            heads = norm(heads)
+        return heads.transpose(1, 2)
 
     def read(self, q: Float[Tensor, "B H T C"], memory: Remembered, step: LayerStep) -> Float[Tensor, "B H T C"]:
         """What each query mixes from all that is remembered; the fused kernel where nobody looks at the weights."""
         k, v = (kept.transpose(1, 2) for kept in memory.gather())  # [B, K, S, C]
-        bias = self.position.bias(step.positions, memory.positions)
-        dropout = self.dropout if self.training else 0.0
+        scores = Scores(
+            scale=self.scale,
+            bias=self.position.bias(step.positions, memory.positions),
+            softcap=self.softcap,
+            sink=self.sink,
+            dropout=self.dropout if self.training else 0.0,
+        )
         watched = step.watch.wants("scores_raw", "scores", "mask", "pattern")
         if step.plain and self.mask.kind == "causal" and not watched:
-            return attend_fast(q, k, v, None, bias, scale=self.scale, dropout=dropout)
+            return attend_fast(q, k, v, None, scores)
         seen = visible(self.mask, step.positions, memory.positions, step.segments, memory.segments)
         if watched:
-            return attend(q, k, v, seen, bias, scale=self.scale, see=step.watch, dropout=dropout)
+            return attend(q, k, v, seen, scores, step.watch)
         # A query that sees nothing is padding: let it see anything rather than divide 0 by 0.
         seen = seen | ~seen.any(dim=-1, keepdim=True)
-        return attend_fast(q, k, v, seen, bias, scale=self.scale, dropout=dropout)
-
-
-AttentionSpec = GroupedAttentionSpec
-Attention = GroupedAttention
-
-
-def cache_bytes_per_token(remembers: tuple[Kept, ...], element_bytes: int) -> int:
-    """What one token costs in the cache of one layer."""
-    return sum(element_bytes * torch.Size(kept.shape).numel() for kept in remembers if kept.per == "token")
+        return attend_fast(q, k, v, seen, scores)

@@ -1,0 +1,108 @@
+"""Gemma 2: norms before and after with unit offset, soft-caps, GeGLU, a window in every other layer.
+
+Source: Gemma Team 2024; Gemma2ForCausalLM.
+"""
+
+from typing import Any
+
+from glassformer.checkpoint.families import parts
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, refuse, size
+from glassformer.checkpoint.rename import Rule
+from glassformer.model.block import BlockSpec, SandwichNormSpec
+from glassformer.model.embedding import TiedHeadSpec, TokenEmbeddingSpec, UntiedHeadSpec
+from glassformer.model.transformer import TransformerSpec
+
+NORMS = {
+    "norm1": "input_layernorm",
+    "norm1_after": "post_attention_layernorm",
+    "norm2": "pre_feedforward_layernorm",
+    "norm2_after": "post_feedforward_layernorm",
+}
+
+
+def read(config: Tree) -> TransformerSpec:
+    """Their config as a spec."""
+    kinds = parts.layer_kinds(config, lambda index: "full_attention" if index % 2 else "sliding_attention")
+    norm = parts.rms(config, unit_offset=True)
+
+    def block(index: int) -> BlockSpec:
+        attention = attention_of(
+            config,
+            mask=parts.window(config, on=kinds[index] == "sliding_attention"),
+            softcap=config.get("attn_logit_softcapping", 50.0),
+        )
+        return block_of(config, attention, norm)
+
+    return decoder(config, block, norm, softcap=config.get("final_logit_softcapping", 30.0))
+
+
+def attention_of(config: Tree, **fields: Any) -> Any:
+    """Gemma's attention: scores are scaled by a number of its own."""
+    refuse(config, {"use_bidirectional_attention": (False, None)})
+    biased = config.get("attention_bias", False)
+    scale = size({"query_pre_attn_scalar": 256, **config}, "query_pre_attn_scalar") ** -0.5
+    return parts.attention(config, scale=scale, bias=biased, out_bias=biased, **fields)
+
+
+def block_of(config: Tree, attention: Any, norm: Any) -> BlockSpec:
+    """Gemma's block around an attention."""
+    act = {"hidden_activation": "gelu_pytorch_tanh", **config}
+    return BlockSpec(
+        attention=attention,
+        feedforward=parts.gated(act, act="hidden_activation"),
+        norm=norm,
+        wiring=SandwichNormSpec(),
+    )
+
+
+def decoder(config: Tree, block: Any, norm: Any, softcap: float | None) -> TransformerSpec:
+    """Gemma's whole: token vectors are scaled by √width, and are the head too."""
+    tied = config.get("tie_word_embeddings", True)
+    return parts.decoder(
+        config,
+        block,
+        norm,
+        embedding=TokenEmbeddingSpec(scale=size(config, "hidden_size") ** 0.5),
+        head=TiedHeadSpec(softcap=softcap) if tied else UntiedHeadSpec(softcap=softcap),
+    )
+
+
+def write(spec: TransformerSpec) -> dict[str, Any]:
+    """A spec as their config."""
+    attention, feedforward = spec.blocks[0].attention, spec.blocks[0].feedforward
+    scale = attention.scale or attention.width_of_head(spec.width) ** -0.5
+    return {
+        **parts.fields(spec),
+        **parts.windows(spec),
+        "hidden_activation": THEIR_ACTIVATION[feedforward.activation],
+        "query_pre_attn_scalar": max(1, round(scale**-2)),
+        "attention_bias": parts.biased(attention),
+        "attn_logit_softcapping": attention.softcap,
+        "final_logit_softcapping": spec.head.softcap,
+    }
+
+
+def rules(spec: TransformerSpec) -> list[Rule]:
+    """The name table."""
+
+    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
+        biased = parts.biased(block.attention)
+        wants = (biased, biased)
+        return [
+            *parts.attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width, wants),
+            *parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
+        ]
+
+    return parts.decoder_rules(spec, layer, NORMS)
+
+
+FAMILY = Family(
+    model_type="gemma2",
+    architecture="Gemma2ForCausalLM",
+    read=read,
+    write=write,
+    widen=parts.wide_norms,
+    rules=rules,
+    prefix="model.",
+    unused=parts.UNUSED,
+)

@@ -1,0 +1,47 @@
+"""Mistral: Llama's parts, with a window in every layer. Source: Jiang et al. 2023; MistralForCausalLM."""
+
+from typing import Any
+
+from glassformer.checkpoint.families import parts
+from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.rename import Rule
+from glassformer.model.block import BlockSpec
+from glassformer.model.transformer import TransformerSpec
+
+
+def read(config: Tree) -> TransformerSpec:
+    """Their config as a spec."""
+    norm = parts.rms(config)
+    block = BlockSpec(
+        attention=parts.attention(config, mask=parts.window(config)), feedforward=parts.gated(config), norm=norm
+    )
+    return parts.decoder(config, lambda index: block, norm)
+
+
+def write(spec: TransformerSpec) -> dict[str, Any]:
+    """A spec as their config."""
+    return {**parts.fields(spec), "sliding_window": parts.windows(spec)["sliding_window"]}
+
+
+def rules(spec: TransformerSpec) -> list[Rule]:
+    """The name table."""
+
+    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
+        return [
+            *parts.attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width),
+            *parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
+        ]
+
+    return parts.decoder_rules(spec, layer)
+
+
+FAMILY = Family(
+    model_type="mistral",
+    architecture="MistralForCausalLM",
+    read=read,
+    write=write,
+    widen=parts.wide_norms,
+    rules=rules,
+    prefix="model.",
+    unused=parts.UNUSED,
+)
