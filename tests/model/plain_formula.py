@@ -208,7 +208,7 @@ def sees(spec, query, key):
 
 
 def _block_seen(spec, query, key):
-    return query - key < spec.local or key < spec.first or bool(spec.stride) and (query - key) % spec.stride == 0
+    return query - key < spec.local or key < spec.first or (bool(spec.stride) and (query - key) % spec.stride == 0)
 
 
 def latent_attention(spec, xs, positions, segments, weights):

@@ -1,6 +1,6 @@
 """Block: attention and feed-forward, each adding to the residual stream, and how they are wired to it."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from jaxtyping import Float
 from pydantic import Field, model_validator
@@ -141,10 +141,13 @@ class BlockSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _grouped_where_no_kind_is_given(cls, data: Any) -> Any:
-        attention = data.get("attention") if isinstance(data, dict) else None
+        if not isinstance(data, dict):
+            return data
+        tree = cast("dict[str, Any]", data)
+        attention = tree.get("attention")
         if isinstance(attention, dict) and "kind" not in attention:
-            return {**data, "attention": {"kind": "grouped", **attention}}
-        return data
+            return {**tree, "attention": {"kind": "grouped", **cast("dict[str, Any]", attention)}}
+        return tree
 
     def points(self) -> tuple[str, ...]:
         """Canonical names of what can be watched in it, in the order of the pass."""

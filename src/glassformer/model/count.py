@@ -118,8 +118,8 @@ def mean_keys(mask: MaskSpec, context: int) -> float:
         reach = min(mask.reach or context, context)
         return (reach * (reach + 1) / 2 + (context - reach) * reach) / context  # 1, 2, … reach, reach, reach, …
     keys = torch.arange(context)
-    rows = keys.split(1024)
-    return float(sum(mask.sees(queries[:, None], keys).sum() for queries in rows)) / context
+    rows = (keys[start : start + 1024, None] for start in range(0, context, 1024))
+    return sum(float(mask.sees(queries, keys).sum()) for queries in rows) / context
 
 
 def _modules(spec: TransformerSpec) -> Iterator[tuple[str, nn.Module, int]]:

@@ -1,7 +1,7 @@
 """Feed-forward: each token by itself, through a wider hidden layer and back; or through some of many (experts)."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -182,7 +182,7 @@ class Experts(nn.Module):
         scores = logits.softmax(dim=-1) if spec.scores == "softmax" else logits.sigmoid()
         judged = scores if self.balance is None else scores + self.balance
         if spec.groups > 1:
-            grouped = judged.unflatten(-1, (spec.groups, -1))
+            grouped = judged.view(*judged.shape[:-1], spec.groups, -1)
             best = grouped.topk(min(grouped.size(-1), 1 if spec.group_by == "best" else 2), dim=-1).values.sum(-1)
             closed = torch.ones_like(best, dtype=torch.bool)
             closed = closed.scatter(-1, best.topk(spec.chosen_groups, dim=-1).indices, False)
@@ -199,7 +199,8 @@ class Experts(nn.Module):
         """Each expert that is used at all reads its tokens side by side; their answers are added up by weight."""
         k = chosen.size(-1)
         order = chosen.flatten().argsort(stable=True)
-        counts = chosen.flatten().bincount(minlength=self.spec.experts + 1).tolist()
+        used = chosen.flatten().bincount(minlength=self.spec.experts + 1)
+        counts = cast("list[int]", used.tolist())  # pyright: ignore[reportUnknownMemberType]
         out, end = torch.zeros_like(x), 0
         for expert, count in enumerate(counts[:-1]):
             if count:

@@ -103,7 +103,7 @@ class Sinusoidal(Position):
     def __init__(self, width: int, base: float, layout: Layout):
         super().__init__()
         even = torch.arange(0, width, 2, dtype=torch.float64)
-        self.layout = layout
+        self.layout: Layout = layout
         self.register_buffer("frequency", (base ** (-even / width)).float(), persistent=False)
 
     def embed(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
@@ -193,7 +193,8 @@ class Rotary(Position):
 
     def __init__(self, rotated: int, spec: RotarySpec):
         super().__init__()
-        self.layout, self.stretch, self.border = spec.layout, 1.0, None
+        self.layout: Layout = spec.layout
+        self.stretch, self.border = 1.0, 0
         plain = spec.theta ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
         near, far = plain, None
         if spec.scaling is not None:

@@ -44,7 +44,7 @@ def rotate_neighbours(
 ) -> Float[Tensor, "B H T C"]:
     """Turn the pairs (x_{2i}, x_{2i+1}) for i < R."""
     R = cos.size(-1)
-    even, odd = x[..., : 2 * R].unflatten(-1, (R, 2)).unbind(-1)  # [B, H, T, R]
+    even, odd = x[..., 0 : 2 * R : 2], x[..., 1 : 2 * R : 2]  # [B, H, T, R]
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
     return turned if x.size(-1) == 2 * R else torch.cat((turned, x[..., 2 * R :]), dim=-1)

@@ -1,7 +1,7 @@
 """DeepSeek-V2 and V3: latent attention, and many small experts beside a shared one, after a few dense layers.
 
-V3 scores experts with a sigmoid, and balances them by a bias that only decides the choice. Sources: DeepSeek-AI 2024a, b;
-DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
+V3 scores experts with a sigmoid, and balances them by a bias that only decides the choice.
+Sources: DeepSeek-AI 2024a, b; DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
 """
 
 from typing import Any

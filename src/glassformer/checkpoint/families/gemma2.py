@@ -77,7 +77,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
         "hidden_activation": THEIR_ACTIVATION[feedforward.activation],
         "query_pre_attn_scalar": max(1, round(scale**-2)),
         "attention_bias": parts.biased(attention),
-        "attn_logit_softcapping": attention.softcap,
+        "attn_logit_softcapping": getattr(attention, "softcap", None),
         "final_logit_softcapping": spec.head.softcap,
     }
 

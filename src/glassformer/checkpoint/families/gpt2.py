@@ -109,7 +109,8 @@ def rules(spec: TransformerSpec) -> list[Rule]:
     ]
     for index, block in enumerate(spec.each_block()):
         h, ours, biased = f"transformer.h.{index}", f"blocks.{index}", getattr(block.norm, "bias", False)
-        attention, feedforward = block.attention, block.feedforward
+        attention: Any = block.attention
+        feedforward: Any = block.feedforward
         parts = [f"{ours}.attention.{part}" for part in "qkv"]
         bias = f"{h}.attn.c_attn.bias"
         table += [

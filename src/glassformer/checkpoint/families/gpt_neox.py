@@ -99,7 +99,8 @@ def rules(spec: TransformerSpec) -> list[Rule]:
     ]
     for index, block in enumerate(spec.each_block()):
         there, here = f"gpt_neox.layers.{index}", f"blocks.{index}"
-        attention, feedforward = block.attention, block.feedforward
+        attention: Any = block.attention
+        feedforward: Any = block.feedforward
         biased = parts.biased(attention)
         qkv = f"{there}.attention.query_key_value"
         ours = [f"{here}.attention.{name}" for name in "qkv"]

@@ -57,14 +57,14 @@ def _scaling(known: Tree, config: Tree) -> ScalingSpec | None:
     kind = known.get("rope_type", known.get("type", "default"))
     if kind == "default":
         return None
-    original = known.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    original: Any = known.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
     if kind == "linear":
         return LinearScalingSpec(factor=known["factor"])
     if kind == "llama3":
         return Llama3ScalingSpec(
             factor=known["factor"], original=original, low=known["low_freq_factor"], high=known["high_freq_factor"]
         )
-    longest = config.get("max_position_embeddings")
+    longest: Any = config.get("max_position_embeddings")
     if kind == "yarn":
         original = original or longest
         factor = known.get("factor") or longest / original

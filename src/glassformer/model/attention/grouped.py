@@ -1,6 +1,6 @@
 """Grouped attention: every query head reads the keys and values of the head that its group shares."""
 
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -117,10 +117,10 @@ class GroupedAttention(nn.Module):
     def heads(self, x: Float[Tensor, "B T W"], norm: nn.Module | None = None) -> Float[Tensor, "B n T C"]:
         """A projection cut into heads, and normed: each head by itself, or all of them before they are cut."""
         if norm is not None and self.over_all:
-            x = norm(x)
-        heads = x.unflatten(-1, (-1, self.head_width))  # [B, T, n, C]
+            x = cast("Tensor", norm(x))
+        heads = x.reshape(*x.shape[:-1], -1, self.head_width)  # [B, T, n, C]
         if norm is not None and not self.over_all:
-            heads = norm(heads)
+            heads = cast("Tensor", norm(heads))
         return heads.transpose(1, 2)
 
     def read(self, q: Float[Tensor, "B H T C"], memory: Remembered, step: LayerStep) -> Float[Tensor, "B H T C"]:

@@ -1,4 +1,4 @@
-"""Latent attention (MLA): keys and values of all heads are read out of one short vector, and only that is remembered."""
+"""Latent attention (MLA): keys and values of all heads come out of one short vector, and only that is remembered."""
 
 from typing import Literal, Self
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.model.linear import Axes, Linear
 from glassformer.model.mask import CausalSpec, MaskSpec, visible
 from glassformer.model.norm import NormSpec, RMSNormSpec
-from glassformer.model.position import NoPositionSpec, PositionSpec, RotarySpec
+from glassformer.model.position import PositionSpec, RotarySpec
 from glassformer.model.step import Kept, LayerStep, Remembered, ThisPass
 from glassformer.ops.attend import Scores, attend, attend_fast
 from glassformer.spec import Spec
@@ -97,11 +97,11 @@ class LatentAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], step: LayerStep) -> Float[Tensor, "B T D"]:
         spec, watch = self.spec, step.watch
-        latent, turned = self.kv_down(x).split([spec.rank, spec.turned], dim=-1)
+        latent, turned = _cut(self.kv_down(x), spec.rank)
         latent = watch("latent", self.kv_norm(latent))
         q = self.q(x if spec.query_rank is None else self.q_norm(self.q_down(x)))
-        q = watch("q", q.unflatten(-1, (spec.heads, -1)).transpose(1, 2))  # [B, H, T, C]
-        plain, q_turned = q.split([spec.head_width, spec.turned], dim=-1)
+        q = watch("q", q.view(*q.shape[:-1], spec.heads, -1).transpose(1, 2))  # [B, H, T, C]
+        plain, q_turned = _cut(q, spec.head_width)
         q_turned = self.position.rotate(q_turned, step.positions)
         k_turned = self.position.rotate(turned[:, None], step.positions)[:, 0]  # [B, T, turned]
         memory = step.remember(latent, k_turned)
@@ -128,10 +128,9 @@ class LatentAttention(nn.Module):
         """Queries carried over to the latents, which all heads read as one."""
         spec = self.spec
         latent, k_turned = memory.gather()  # [B, S, R], [B, S, turned]
-        to_key, to_value = self.kv_up.weight.unflatten(0, (spec.heads, -1)).split(
-            [spec.head_width, spec.value_width], dim=1
-        )  # [H, C, R], [H, W, R]
-        plain, q_turned = q.split([spec.head_width, spec.turned], dim=-1)
+        opening = self.kv_up.weight.view(spec.heads, -1, spec.rank)
+        to_key, to_value = opening[:, : spec.head_width], opening[:, spec.head_width :]  # [H, C, R], [H, W, R]
+        plain, q_turned = _cut(q, spec.head_width)
         q = torch.cat((torch.einsum("bhtc,hcr->bhtr", plain, to_key), q_turned), dim=-1)
         k = torch.cat((latent, k_turned), dim=-1)[:, None]  # one head for all
         z = self.read(q, k, latent[:, None], memory, step)
@@ -153,9 +152,8 @@ class LatentAttention(nn.Module):
     def open(self, latent: Float[Tensor, "B S R"]) -> tuple[Float[Tensor, "B H S C"], Float[Tensor, "B H S W"]]:
         """The keys (without their turned part) and values of latents."""
         spec = self.spec
-        both = self.kv_up(latent).unflatten(-1, (spec.heads, -1)).transpose(1, 2)
-        k, v = both.split([spec.head_width, spec.value_width], dim=-1)
-        return k, v
+        both = self.kv_up(latent)
+        return _cut(both.view(*both.shape[:-1], spec.heads, -1).transpose(1, 2), spec.head_width)
 
     def shown(
         self, q: Tensor, k: Tensor, v: Tensor, turned: Tensor, memory: Remembered, step: LayerStep
@@ -188,6 +186,11 @@ class LatentAttention(nn.Module):
         if isinstance(memory, ThisPass):
             return torch.arange(step.positions.size(-1), device=step.positions.device)[None]
         return (memory.positions[:, None, :] == step.positions[:, :, None]).int().argmax(dim=-1)
+
+
+def _cut(x: Float[Tensor, "*B C"], at: int) -> tuple[Tensor, Tensor]:
+    """The components before `at`, and those from it on."""
+    return x[..., :at], x[..., at:]
 
 
 def _take(x: Float[Tensor, "B H S C"], where: Tensor) -> Float[Tensor, "B H T C"]:
