@@ -88,6 +88,9 @@ def describe(error: ValidationError, tree: Any = None) -> str:
         if problem["type"] == "union_tag_invalid":
             tag, expected = (problem.get("ctx", {})[name] for name in ("tag", "expected_tags"))
             message = _unknown(tag, [name.strip(" '") for name in expected.split(",")], "kind")
+        if problem["type"] == "too_short":
+            counts = problem.get("ctx", {})
+            message = f"expected at least {counts['min_length']}, got {counts['actual_length']}"
         came = problem.get("input")
         shown = (
             ""
@@ -114,7 +117,8 @@ def read_tree(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
         spot = f"{path}, line {place.line + 1}" if place else path
-        raise SpecError(f"not valid YAML: {getattr(error, 'problem', error)}", where=spot) from None
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise SpecError(f"not valid {kind}: {getattr(error, 'problem', error)}", where=spot) from None
     if not isinstance(tree, dict):
         raise SpecError(f"expected a mapping of fields, got {type(tree).__name__}", where=path)
     return tree
