@@ -81,8 +81,16 @@ def describe(error: ValidationError, tree: Any = None) -> str:
 
     `tree` is the data that was checked; it tells the names in a path from the kinds that pydantic puts between them.
     """
+    # A list whose items are wrong is also said to be too short: only what is wrong with the items helps.
+    places = [problem["loc"] for problem in error.errors()]
+    problems = [
+        problem
+        for problem in error.errors()
+        if problem["type"] != "too_short"
+        or not any(place != problem["loc"] and place[: len(problem["loc"])] == problem["loc"] for place in places)
+    ]
     lines = []
-    for problem in error.errors()[:3]:
+    for problem in problems[:3]:
         path = ".".join(_path(problem["loc"], tree))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "union_tag_invalid":
@@ -100,7 +108,7 @@ def describe(error: ValidationError, tree: Any = None) -> str:
         if problem["type"] in ("unknown_field", "value_error"):
             shown = ""
         lines.append(f"{path}: {message}{shown}" if path else f"{message}{shown}")
-    more = len(error.errors()) - 3
+    more = len(problems) - 3
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
 
 

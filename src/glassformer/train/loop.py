@@ -43,6 +43,9 @@ class Progress:
 
 Listener = Callable[[Progress], None]
 
+LEAST_TOKENS = 1024
+"""Of a pass in an evaluation: fewer are no cheaper."""
+
 COMPILING: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 """Dropout draws as in eager mode: compiled code's own generator is some ten times slower on a CPU."""
 
@@ -158,7 +161,8 @@ class Trainer:
 
     def evaluate(self) -> Score:
         """Loss and bits per byte over the whole validation split."""
-        size = self.spec.evaluate_batch_size or max(1, 16384 // self.spec.model.context)
+        # No more rows than a training pass has: an evaluation then fits into the memory that training has taken.
+        size = self.spec.evaluate_batch_size or max(self.micro, LEAST_TOKENS // self.spec.model.context)
         windows = validation_windows(self.validation, self.spec.model.context, size, self.spec.boundaries)
         return score_windows(self.model, windows, self.validation_bytes, device=self.device, dtype=self.dtype)
 
