@@ -35,6 +35,7 @@ def work(data: Path, dtype: str, steps: int, dropout: float) -> dict[str, object
     baseline = memory("VmHWM")
     dataset = Dataset.open(data)
     changes = {"batch_size": 8, "micro_batch_size": None, "dtype": dtype, "max_steps": 10**6}
+    changes["evaluate_every"] = max(1, steps // 5)  # an evaluation must fit, too
     tree = recipe("nanogpt-baby", dataset.vocabulary).model_dump(mode="json") | changes
     places = ("model.embedding", "model.blocks.0.attention", "model.blocks.0.wiring")
     tree = override(tree, [f"{place}.dropout={dropout}" for place in places])

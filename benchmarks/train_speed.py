@@ -27,10 +27,9 @@ from machine import contention, machine
 
 from glassformer.model import TransformerSpec
 from glassformer.model.count import training_flops_per_token
-from glassformer.model.recipes import gpt2
-from glassformer.train import Trainer, TrainSpec, start_run
+from glassformer.train import Trainer, recipe, start_run
 from glassformer.train.data import Dataset, PrepareOptions, prepare
-from glassformer.train.optimizer import AdamWSpec
+from glassformer.train.recipes import nanogpt_model
 
 
 @dataclass(frozen=True)
@@ -47,26 +46,25 @@ class Size:
 
 
 SIZES = {
-    "cpu example, 0.8M, fp32, 2 threads": Size(4, 128, 4, 64, 12, "float32", 2, 15, 20),
-    "cpu example, 0.8M, auto, 2 threads": Size(4, 128, 4, 64, 12, "auto", 2, 15, 20),
-    "baby, 10.65M, fp32, 1 thread": Size(6, 384, 6, 256, 8, "float32", 1, 5, 1),
-    "baby, 10.65M, fp32, 2 threads": Size(6, 384, 6, 256, 8, "float32", 2, 5, 2),
-    "baby, 10.65M, auto, 2 threads": Size(6, 384, 6, 256, 8, "auto", 2, 5, 2),
+    "cpu example, 0.8M, fp32, 2 threads": Size(4, 128, 4, 64, 12, "float32", 2, 25, 20),
+    "cpu example, 0.8M, auto, 2 threads": Size(4, 128, 4, 64, 12, "auto", 2, 25, 20),
+    "baby, 10.65M, fp32, 1 thread": Size(6, 384, 6, 256, 8, "float32", 1, 15, 1),
+    "baby, 10.65M, fp32, 2 threads": Size(6, 384, 6, 256, 8, "float32", 2, 8, 2),
+    "baby, 10.65M, auto, 2 threads": Size(6, 384, 6, 256, 8, "auto", 2, 10, 2),
 }
 
 
 def our_model(size: Size, vocabulary: int) -> TransformerSpec:
-    """NanoGPT's architecture: GPT-2's without biases, and with the exact GELU."""
-    spec = gpt2(vocabulary, layers=size.layers, width=size.width, heads=size.heads, context=size.context, bias=False)
-    block = spec.blocks[0]
-    return spec.replace(blocks=(block.replace(feedforward=block.feedforward.replace(activation="gelu")),))
+    """NanoGPT's architecture."""
+    return nanogpt_model(vocabulary, layers=size.layers, width=size.width, heads=size.heads, context=size.context)
 
 
 def our_trainer(size: Size, dataset: Dataset, folder: Path) -> Trainer:
     """Ours, with nanoGPT's architecture and optimizer."""
-    model = our_model(size, dataset.vocabulary)
-    adam = AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1)
-    spec = TrainSpec(model=model, optimizer=adam, batch_size=size.batch, dtype=size.dtype, max_steps=10**6)
+    run = recipe("nanogpt-cpu", dataset.vocabulary)
+    spec = run.replace(
+        model=our_model(size, dataset.vocabulary), batch_size=size.batch, dtype=size.dtype, max_steps=10**6
+    )
     trainer = start_run(spec, dataset, folder)
     trainer.model.train()
     return trainer

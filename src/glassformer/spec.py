@@ -81,13 +81,24 @@ def describe(error: ValidationError, tree: Any = None) -> str:
 
     `tree` is the data that was checked; it tells the names in a path from the kinds that pydantic puts between them.
     """
+    # A list whose items are wrong is also said to be too short: only what is wrong with the items helps.
+    places = [problem["loc"] for problem in error.errors()]
+    problems = [
+        problem
+        for problem in error.errors()
+        if problem["type"] != "too_short"
+        or not any(place != problem["loc"] and place[: len(problem["loc"])] == problem["loc"] for place in places)
+    ]
     lines = []
-    for problem in error.errors()[:3]:
+    for problem in problems[:3]:
         path = ".".join(_path(problem["loc"], tree))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "union_tag_invalid":
             tag, expected = (problem.get("ctx", {})[name] for name in ("tag", "expected_tags"))
             message = _unknown(tag, [name.strip(" '") for name in expected.split(",")], "kind")
+        if problem["type"] == "too_short":
+            counts = problem.get("ctx", {})
+            message = f"expected at least {counts['min_length']}, got {counts['actual_length']}"
         came = problem.get("input")
         shown = (
             ""
@@ -97,7 +108,7 @@ def describe(error: ValidationError, tree: Any = None) -> str:
         if problem["type"] in ("unknown_field", "value_error"):
             shown = ""
         lines.append(f"{path}: {message}{shown}" if path else f"{message}{shown}")
-    more = len(error.errors()) - 3
+    more = len(problems) - 3
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
 
 
@@ -114,7 +125,8 @@ def read_tree(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
         spot = f"{path}, line {place.line + 1}" if place else path
-        raise SpecError(f"not valid YAML: {getattr(error, 'problem', error)}", where=spot) from None
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise SpecError(f"not valid {kind}: {getattr(error, 'problem', error)}", where=spot) from None
     if not isinstance(tree, dict):
         raise SpecError(f"expected a mapping of fields, got {type(tree).__name__}", where=path)
     return tree

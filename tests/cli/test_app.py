@@ -13,6 +13,8 @@ import typer
 
 import glassformer
 from glassformer.cli.app import COMMANDS, build_app, main
+from glassformer.cli.name import command
+from glassformer.train.data import PrepareOptions, prepare
 
 GROUP: Any = typer.main.get_command(build_app())
 
@@ -161,6 +163,10 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         ["train", "--resume", "L" * 300],
         ["train", "--config", "itself.yaml", "--data", "en.txt", "--out", "run"],
         ["train", "--config", "deep.yaml", "--data", "en.txt", "--out", "run"],
+        ["prepare", "en.txt", "--tokenizer", "char", "--out", "data", "--encoding", ""],
+        ["train", "--recipe", "gpt2", "--data", "data", "--out", "run", "--device", "meta"],
+        ["train", "--recipe", "gpt2", "--data", "data", "--out", "/proc/none/run"],
+        ["train", "--recipe", "gpt2", "--data", "data", "--out", "run", "--set", "model.blocks=[]"],
     ],
     ids=lambda arguments: " ".join(arguments)[:50],
 )
@@ -171,6 +177,22 @@ def test_what_a_newcomer_broke_is_now_one_line(tmp_path: Path, run: Run, monkeyp
     (tmp_path / "deep.jsonl").write_text("[" * 200_000 + "\n", encoding="utf-8")
     (tmp_path / "itself.yaml").write_text("a: &a [*a]\n", encoding="utf-8")
     (tmp_path / "deep.yaml").write_text("seed: " + "[" * 3000, encoding="utf-8")
+    if "data" in arguments and arguments[0] == "train":
+        prepare([tmp_path / "en.txt"], "char", tmp_path / "data", PrepareOptions())
     outcome = run(*arguments)
     assert outcome.code == 2
     assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_hints_name_the_command_that_the_user_can_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / ".venv" / "bin" / "glassformer"
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python3")))
+    assert command() == "python3 -m glassformer"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command() == ".venv/bin/glassformer"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert command() == "glassformer"

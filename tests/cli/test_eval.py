@@ -15,7 +15,9 @@ from glassformer.errors import CheckpointError, DataError, DeviceError
 from glassformer.evaluate import score_text
 from glassformer.model import Transformer
 from glassformer.tokenizer import Tokenizer, train_tokenizer
+from glassformer.train import start_run
 from glassformer.train.data import Dataset, PrepareOptions, prepare
+from tiny_runs import tiny_data, tiny_spec
 
 LINE = "今天天气真好, the weather is fine today.\n"
 KEYS = {"loss", "bits_per_byte", "perplexity", "tokens", "bytes", "seconds", "unigram_bits_per_byte", "warning"}
@@ -186,3 +188,13 @@ def test_what_does_not_go_together_is_refused(model: Path, data: Path, book: Pat
 
 def test_the_help_has_an_example():
     assert "glassformer eval runs/first --data data/first" in run("--help").stdout
+
+
+def test_a_run_is_measured_as_it_learnt_with_documents_apart_or_not(tmp_path: Path):
+    dataset = tiny_data(tmp_path, split_on="\n")
+    for boundaries in (False, True):
+        run_folder = tmp_path / f"run-{boundaries}"
+        trainer = start_run(tiny_spec(dataset, max_steps=2, boundaries=boundaries), dataset, run_folder)
+        trainer.fit()
+        assert figures(run_folder, "--data", dataset.folder)["loss"] == pytest.approx(trainer.state.best_loss, abs=1e-6)
+        assert trainer.evaluate().tokens == figures(run_folder, "--data", dataset.folder)["tokens"]

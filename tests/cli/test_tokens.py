@@ -98,8 +98,8 @@ def test_long_texts_are_listed_in_part_and_counted_in_full(folder: Path) -> None
     ("arguments", "error", "message"),
     [
         (["x"], TokenizerError, "no such file or folder"),
-        ([], DataError, "expected a text or --file"),
-        (["x", "--file", "y"], DataError, "expected a text or --file"),
+        ([], DataError, "expected TEXT or --file"),
+        (["x", "--file", "y"], DataError, "expected TEXT or --file"),
         ([""], DataError, "the text has no characters"),
         (["--file", "nowhere.txt"], DataError, "nowhere.txt: can't read it: No such file"),
         (["--file", "binary"], DataError, "binary: expected UTF-8 text; byte 1 is no part of it"),

@@ -192,6 +192,31 @@ def test_a_checkpoint_of_another_spec_is_refused(dataset: Dataset, tmp_path: Pat
         resume_run(tmp_path / "run", settings=("model.blocks.0.feedforward.hidden=32",))
 
 
+def test_a_checkpoint_of_another_spec_is_refused_before_anything_is_built(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    start_run(tiny_spec(dataset), dataset, tmp_path / "run").fit(until=2)
+    monkeypatch.setattr("glassformer.train.start.Trainer", lambda *parts: pytest.fail("built"))
+    with pytest.raises(CheckpointError, match="another spec"):
+        resume_run(tmp_path / "run", settings=("model.blocks.0.feedforward.hidden=32",))
+
+
+def test_two_processes_can_not_train_one_run(dataset: Dataset, tmp_path: Path):
+    trainer = start_run(tiny_spec(dataset), dataset, tmp_path / "run")
+    with trainer.run.locked(), pytest.raises(CheckpointError, match="another process is training this run"):
+        trainer.fit()
+    assert trainer.fit(until=1).step == 1
+
+
+def test_a_folder_that_can_not_be_written_is_refused_before_anything_is_built(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("glassformer.train.start.Trainer", lambda *parts: pytest.fail("built"))
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(CheckpointError, match=r"can't write there"):
+        start_run(tiny_spec(dataset), dataset, tmp_path / "file" / "run")
+
+
 def test_a_truncated_checkpoint_is_refused(dataset: Dataset, tmp_path: Path):
     start_run(tiny_spec(dataset), dataset, tmp_path / "run").fit(until=2)
     weights = tmp_path / "run" / "checkpoints" / "step-00000002" / "optimizer.safetensors"
@@ -221,6 +246,8 @@ def test_data_shorter_than_a_context_say_by_how_much(tmp_path: Path):
         (["batch_size=0"], "batch_size: Input should be greater than or equal to 1, got 0"),
         (["micro_batch_size=3"], r"micro_batch_size \(3\) must divide batch_size \(4\)"),
         (["model.blocks.0.attention.heads=3", "model.blocks.0.attention.kv_heads=3"], r"heads \(3\) must divide width"),
+        (["model.blocks.0.attention.heads=3"], r"multiple of kv_heads \(2\): set both together"),
+        (["model.blocks=[]"], "model.blocks: expected at least 1, got 0"),
         (["model.context=99"], "longer than the learned positions"),
         (["model.vocabulary=3"], "model.vocabulary is 3, the data have"),
         (["optimizer.learning_rate=.nan"], "learning_rate"),
@@ -237,8 +264,9 @@ def test_whole_numbers_are_accepted_where_fractions_are_meant(dataset: Dataset):
 
 
 def test_a_device_that_is_not_there_is_refused(dataset: Dataset, tmp_path: Path):
-    with pytest.raises(DeviceError, match="this machine has no device 'cuda:7'"):
-        start_run(tiny_spec(dataset, device="cuda:7"), dataset, tmp_path / "run")
+    for device in ("cuda:7", "meta", "no such"):
+        with pytest.raises(DeviceError, match=f"this machine has no device '{device}'"):
+            start_run(tiny_spec(dataset, device=device), dataset, tmp_path / "run")
 
 
 def test_compiling_without_a_compiler_is_refused(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

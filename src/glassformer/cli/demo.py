@@ -18,6 +18,7 @@ from glassformer.cli.complete import interactive, one_completion, printable
 from glassformer.cli.documents import read_documents
 from glassformer.cli.evaluate import Judge
 from glassformer.cli.installed_text import installed_documents, sizes
+from glassformer.cli.name import command
 from glassformer.cli.watch_training import TrainingConsole, print_plan
 from glassformer.engine import Engine, SamplingParams
 from glassformer.errors import CheckpointError, DataError, TokenizerError
@@ -119,13 +120,13 @@ class Place:
     def tell_how_to_go_on(self, console: Console) -> None:
         """What an interrupted user may do next."""
         if not checkpoints(self.run):
-            console.print("\nStopped; nothing is trained yet. Begin again with: glassformer demo")
+            console.print(f"\nStopped; nothing is trained yet. Begin again with: {command()} demo")
         elif self.finished:
-            console.print(f'\nStopped. The model is whole: glassformer generate {self.run} "The beginning"')
+            console.print(f'\nStopped. The model is whole: {command()} generate {self.run} "The beginning"')
         else:
             console.print(
-                f"\nStopped and saved. Go on with: glassformer train --resume {self.run}\n"
-                f'or write with it as it is: glassformer generate {self.run} "The beginning"'
+                f"\nStopped and saved. Go on with: {command()} train --resume {self.run}\n"
+                f'or write with it as it is: {command()} generate {self.run} "The beginning"'
             )
 
     @property
@@ -154,7 +155,7 @@ def collect(text: Path | None, place: Place, console: Console) -> list[str]:
         raise DataError(
             f"{size:,} bytes of text are {LEAST - size:,} too few to learn from",
             where=source,
-            do=f"give a text of at least {LEAST:,} bytes: glassformer demo FILE",
+            do=f"give a text of at least {LEAST:,} bytes: {command()} demo FILE",
         )
     some = "the first " if size >= MOST else ""
     console.print(
@@ -239,7 +240,7 @@ def write(place: Place, console: Console) -> None:
         params = WRITING.replace(max_tokens=16)
         one_completion(engine, judge.tokenizer.decode(prompts[0]), params, console=console)
     console.print()
-    console.print(f'Write on with: glassformer generate {place.run} "The beginning" --show-probabilities 5')
+    console.print(f'Write on with: {command()} generate {place.run} "The beginning" --show-probabilities 5')
 
 
 def beginnings(dataset: Dataset, engine: Engine, count: int = 2, length: int = 8) -> list[list[int]]:

@@ -35,6 +35,7 @@ from glassformer.model import Transformer
 from glassformer.model.device import choose_device
 from glassformer.tokenizer import Tokenizer
 from glassformer.train.data import Dataset, TokenSplit, validation_windows
+from glassformer.train.run import RunFolder
 
 AT_ONCE = 8192
 """Tokens in a pass, where --batch-size doesn't say."""
@@ -125,6 +126,7 @@ class Judge:
     device: torch.device
     dtype: torch.dtype = torch.float32
     batch_size: int | None = None
+    boundaries: bool = False
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
     @classmethod
@@ -144,7 +146,7 @@ class Judge:
         loaded = load_model(path, device=device, which=which)
         if loaded.tokenizer is None:
             raise CheckpointError("the model has no tokenizer", where=path, do="put tokenizer.json beside its weights")
-        return cls(loaded.model, loaded.tokenizer, device, dtype, batch_size)
+        return cls(loaded.model, loaded.tokenizer, device, dtype, batch_size, _apart(path))
 
     def on_data(self, dataset: Dataset) -> Result:
         """The score on the whole validation split; unigram frequencies are those of the training split.
@@ -161,7 +163,7 @@ class Judge:
             )
         train, held_out = dataset.split("train"), dataset.split("validation")
         context = self.model.spec.context
-        windows = validation_windows(held_out, context, self._rows(context))
+        windows = validation_windows(held_out, context, self._rows(context), self.boundaries)
         first = held_out.read(0, min(1, held_out.tokens)).tolist()
         bytes = predicted_bytes(self.tokenizer, first, held_out.bytes)
         score = self._score(windows, bytes, held_out.tokens - 1)
@@ -201,6 +203,11 @@ class Judge:
 
     def _rows(self, context: int) -> int:
         return self.batch_size or max(1, AT_ONCE // context)
+
+
+def _apart(path: Path) -> bool:
+    """Whether the run at `path` learnt with documents that don't see each other; elsewhere they may."""
+    return (path / "run.json").is_file() and RunFolder.open(path)[1].train.boundaries
 
 
 def _stretches(split: TokenSplit, start: int) -> Iterator[np.ndarray]:

@@ -20,6 +20,7 @@ def prove(
     recipe_name: Annotated[str | None, typer.Option("--recipe", help="A recipe by name.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML or JSON file with the fields of a run.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="path.to.field=value, for any field.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sequences in a step.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Train 20 steps whole and in parts (10 + 10, 5 + 5 + 10, torn in the middle of a step) and compare every bit.
@@ -27,7 +28,8 @@ def prove(
     Example: glassformer prove-resume --recipe shakespeare --data data/shakespeare
     """
     dataset = Dataset.open(data)
-    spec = choose_spec(recipe_name, config, dataset, tuple(settings or ()))
+    given = [*([f"batch_size={batch_size}"] if batch_size is not None else []), *(settings or [])]
+    spec = choose_spec(recipe_name, config, dataset, tuple(given))
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         proofs = prove_resume(spec, dataset, Path(folder), say=lambda text: console.print(f"training {text}"))

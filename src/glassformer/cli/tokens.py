@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import unicodedata
 from itertools import cycle
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from glassformer.cli.given import read_text
 from glassformer.errors import DataError
 from glassformer.tokenizer import Span, Tokenizer
 
@@ -40,7 +40,7 @@ def tokens(
 
     Example: glassformer tokens "今天天气真好, isn't it?" --tokenizer runs/first
     """
-    given = _read(text, file)
+    given = _text(text, file)
     rules = Tokenizer.load(tokenizer)
     spans = rules.spans(given, parse_special=special)
     if as_json:
@@ -50,30 +50,11 @@ def tokens(
         _print(rules, given, spans, rows)
 
 
-def _read(text: str | None, file: Path | None) -> str:
-    if (text is None) == (file is None):
-        raise DataError(
-            "expected a text or --file, one of the two", do='glassformer tokens "some text" --tokenizer FOLDER'
-        )
-    if file is None and text != "-":
-        given, where = text or "", "TEXT"
-    else:
-        given, where = _decode(file), file or "standard input"
+def _text(text: str | None, file: Path | None) -> str:
+    given = read_text(text, file, "TEXT")
     if not given:
-        raise DataError("the text has no characters", where=where)
+        raise DataError("the text has no characters", where=file or ("standard input" if text == "-" else "TEXT"))
     return given
-
-
-def _decode(file: Path | None) -> str:
-    where = file or "standard input"
-    try:
-        return (file.read_bytes() if file else sys.stdin.buffer.read()).decode("utf-8")
-    except OSError as error:
-        raise DataError(f"can't read it: {error.strerror or error}", where=where) from None
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"expected UTF-8 text; byte {error.start} is no part of it", where=where, do="convert it"
-        ) from None
 
 
 def _entry(rules: Tokenizer, text: str, span: Span) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from glassformer.cli.name import command
 from glassformer.train import Plan, Trainer
 from glassformer.train import Progress as Step
 from glassformer.train.run import State
@@ -96,12 +97,12 @@ class TrainingConsole:
             return
         if trainer.done < 1:
             self.console.print(f"stopped and saved at step {state.step:,}")
-            self.console.print(f"go on with: glassformer train --resume {run}", soft_wrap=True)
+            self.console.print(f"go on with: {command()} train --resume {run}", soft_wrap=True)
             return
         self.console.print(
             f"done in {_clock(state.seconds)}: best validation loss {state.best_loss:.4f} at step {state.best_step:,}\n"
             f"curves in {trainer.run.picture}, numbers in {trainer.run.log}\n"
-            f"next: glassformer generate {run} 'Once upon a time'",
+            f"next: {command()} generate {run} 'Once upon a time'",
             soft_wrap=True,
         )
 

@@ -17,7 +17,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.ones((), device=device).item()  # "meta" is a device to torch, but nothing can be read from it
     except (RuntimeError, AssertionError, NotImplementedError):
         raise DeviceError(f"this machine has no device {name!r}", do="use auto, cpu, or one that is there") from None
     return device

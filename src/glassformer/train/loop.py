@@ -19,7 +19,7 @@ from glassformer.model.count import training_flops_per_token
 from glassformer.model.device import choose_device
 from glassformer.train.data import IGNORED, Batch, Batches, Dataset, validation_windows
 from glassformer.train.history import History, Row, draw_losses
-from glassformer.train.memory import keep_freed_memory, resident_bytes
+from glassformer.train.memory import Heap, resident_bytes
 from glassformer.train.objective import causal
 from glassformer.train.plan import Plan, make_plan, trial
 from glassformer.train.precision import autocast, choose_compile, choose_dtype, measure_peak
@@ -42,6 +42,9 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+
+LEAST_TOKENS = 1024
+"""Of a pass in an evaluation: fewer are no cheaper."""
 
 COMPILING: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 """Dropout draws as in eager mode: compiled code's own generator is some ten times slower on a CPU."""
@@ -76,7 +79,7 @@ class Trainer:
     """
 
     def __init__(self, spec: TrainSpec, dataset: Dataset, run: RunFolder, listen: Listener = lambda progress: None):
-        keep_freed_memory()
+        self._heap = Heap()
         if spec.threads:
             torch.set_num_threads(spec.threads)
         self.run, self.listen = run, listen
@@ -122,7 +125,7 @@ class Trainer:
         history = History(self.run.log, self.state.step, self.run.path / "tensorboard")
         self.model.train()
         try:
-            with self._interruptible():
+            with self.run.locked(), self._interruptible():
                 while self.done < 1 and self.state.step < (until or self.spec.max_steps) and not self.stop.asked:
                     self._advance(history)
                 self._finish(history)
@@ -153,11 +156,13 @@ class Trainer:
         if not (math.isfinite(mean) and math.isfinite(norm)):
             raise self._not_a_number(mean, norm, batch)
         self.optimizer.step(self.spec.schedule.factor(self.state.step, self.done))
+        self._heap.settle()
         return mean, norm
 
     def evaluate(self) -> Score:
         """Loss and bits per byte over the whole validation split."""
-        size = self.spec.evaluate_batch_size or max(1, 16384 // self.spec.model.context)
+        # No more rows than a training pass has: an evaluation then fits into the memory that training has taken.
+        size = self.spec.evaluate_batch_size or max(self.micro, LEAST_TOKENS // self.spec.model.context)
         windows = validation_windows(self.validation, self.spec.model.context, size, self.spec.boundaries)
         return score_windows(self.model, windows, self.validation_bytes, device=self.device, dtype=self.dtype)
 

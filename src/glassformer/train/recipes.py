@@ -32,33 +32,33 @@ def llama(vocabulary: int) -> TrainSpec:
 
 def nanogpt_cpu(vocabulary: int) -> TrainSpec:
     """The run that nanoGPT's README suggests for a CPU, for comparison: 0.8M parameters, 2,000 steps, AdamW."""
-    model = gpt2_model(vocabulary, layers=4, width=128, heads=4, context=64, bias=False)
-    return TrainSpec(
-        model=_exact_gelu(model),
-        optimizer=AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1),
-        schedule=CosineSpec(warmup_steps=100, final=0.1),
-        batch_size=12,
-        max_steps=2000,
-    )
+    model = nanogpt_model(vocabulary, layers=4, width=128, heads=4, context=64)
+    return _nanogpt(model).replace(batch_size=12, max_steps=2000)
 
 
 def nanogpt_baby(vocabulary: int) -> TrainSpec:
     """NanoGPT's 10.65M-parameter character model, for comparison."""
-    model = gpt2_model(vocabulary, layers=6, width=384, heads=6, context=256, bias=False, dropout=0.2)
-    return TrainSpec(
-        model=_exact_gelu(model),
-        optimizer=AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1),
-        schedule=CosineSpec(warmup_steps=100, final=0.1),
-        batch_size=64,
-        micro_batch_size=8,
-        max_steps=5000,
+    model = nanogpt_model(vocabulary, layers=6, width=384, heads=6, context=256, dropout=0.2)
+    return _nanogpt(model).replace(batch_size=64, micro_batch_size=8, max_steps=5000)
+
+
+def nanogpt_model(
+    vocabulary: int, *, layers: int, width: int, heads: int, context: int, dropout: float = 0.0
+) -> TransformerSpec:
+    """NanoGPT's architecture: GPT-2's without biases and with the exact GELU (GPT-2 used the tanh approximation)."""
+    model = gpt2_model(
+        vocabulary, layers=layers, width=width, heads=heads, context=context, bias=False, dropout=dropout
     )
-
-
-def _exact_gelu(model: TransformerSpec) -> TransformerSpec:
-    """GPT-2 used the tanh approximation; nanoGPT uses the function itself."""
     block = model.blocks[0]
     return model.replace(blocks=(block.replace(feedforward=block.feedforward.replace(activation="gelu")),))
+
+
+def _nanogpt(model: TransformerSpec) -> TrainSpec:
+    return TrainSpec(
+        model=model,
+        optimizer=AdamWSpec(learning_rate=1e-3, beta2=0.99, weight_decay=0.1),
+        schedule=CosineSpec(warmup_steps=100, final=0.1),
+    )
 
 
 def modern(
@@ -103,7 +103,7 @@ def shakespeare_best(vocabulary: int) -> TrainSpec:
     """Characters of Shakespeare in 10 minutes on two cores."""
     return TrainSpec(
         model=modern(vocabulary, layers=5, width=256, heads=4, context=512),
-        optimizer=MuonSpec(),
+        optimizer=MuonSpec(weight_decay=0.02),  # against learning the five epochs by heart
         schedule=StableDecaySpec(warmup_steps=50, decay=0.7),
         batch_size=4,
         max_steps=100_000,

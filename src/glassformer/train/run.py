@@ -4,15 +4,27 @@ run.json  tokenizer.json  log.csv  loss.png  best.json
 checkpoints/step-00000500/{model.safetensors, spec.json, optimizer.safetensors, state.json}
 """
 
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from glassformer.checkpoint import load_model, load_tensors, save_model, save_tensors, write_file, write_folder
+from glassformer.checkpoint import (
+    load_model,
+    load_spec,
+    load_tensors,
+    save_model,
+    save_tensors,
+    write_file,
+    write_folder,
+)
 from glassformer.checkpoint.locate import checkpoints
 from glassformer.errors import CheckpointError, SpecError
-from glassformer.model import Transformer
+from glassformer.model import Transformer, TransformerSpec
 from glassformer.spec import Spec, check, read_tree
 from glassformer.tokenizer import Tokenizer
 from glassformer.train.optimizer import Optimizer
@@ -68,12 +80,50 @@ class RunFolder:
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
-        """Refuse a path where a new run would cover something."""
+        """Refuse a path where a new run would cover something, or where nothing can be written."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             kind = "a run" if (path / "run.json").exists() else "something"
             raise CheckpointError(
                 f"there is {kind} already", where=path, do=f"go on with --resume {path}, or choose another --out"
             )
+        above = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+            raise CheckpointError("can't write there", where=above, do="choose another --out")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While this is entered, no other process can train this run; a process that dies lets go by itself.
+
+        Raises:
+            CheckpointError: another process has it.
+        """
+        with (self.path / ".lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(
+                    "another process is training this run", where=self.path, do="wait for it, or stop it"
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            yield
+
+    def refuse_another(self, spec: TransformerSpec) -> None:
+        """Refuse to go on with a model that differs from that of the newest checkpoint.
+
+        Raises:
+            CheckpointError: it belongs to another spec.
+        """
+        found = checkpoints(self.path)
+        if found:
+            folder = found[max(found)]
+            saved, _ = load_spec(folder)
+            if saved != spec:
+                raise CheckpointError(
+                    f"a checkpoint of another spec: {difference(saved.model_dump(), spec.model_dump())}",
+                    where=folder,
+                    do="resume with the spec of the run, or train anew",
+                )
 
     @classmethod
     def open(cls, path: Path) -> tuple[Self, RunFile]:
@@ -132,13 +182,8 @@ class RunFolder:
         if not found:
             return State()
         folder = found[max(found)]
+        self.refuse_another(model.spec)
         loaded = load_model(folder)
-        if loaded.spec != model.spec:
-            raise CheckpointError(
-                f"a checkpoint of another spec: {difference(loaded.spec.model_dump(), model.spec.model_dump())}",
-                where=folder,
-                do="resume with the spec of the run, or train anew",
-            )
         if not (folder / "state.json").is_file():
             raise CheckpointError("state.json is missing: not a checkpoint of a run", where=folder, do="delete it")
         state = check(State, read_tree(folder / "state.json"), where=folder / "state.json")

@@ -45,8 +45,7 @@ def start_run(
         CheckpointError: `out` isn't empty. DataError: the data are too short. DeviceError: no such device or format.
     """
     file = RunFile(train=spec, data=DataSource(folder=str(dataset.folder.resolve()), fingerprint=fingerprint(dataset)))
-    if out.exists():
-        RunFolder.refuse_taken(out)
+    RunFolder.refuse_taken(out)
     trainer = Trainer(spec, dataset, RunFolder(out), listen)  # may refuse: nothing is written before
     if not dry:
         RunFolder.create(out, RunFile(train=trainer.spec, data=file.data), dataset.tokenizer())
@@ -69,6 +68,7 @@ def resume_run(
     if fingerprint(dataset) != file.data.fingerprint:
         raise CheckpointError("these are not the data of the run", where=folder, do="give those it began with")
     spec = check(TrainSpec, override(file.train.model_dump(mode="json"), settings), where=path / "run.json")
+    run.refuse_another(spec.model)
     trainer = Trainer(spec, dataset, run, listen)
     if trainer.done >= 1:
         raise CheckpointError(

@@ -48,7 +48,10 @@ class GroupedAttentionSpec(Spec):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.heads % self.kv_heads:
-            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+            raise ValueError(
+                f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}): set both together "
+                "(equal numbers are plain multi-head attention)"
+            )
         if "embed" in self.position.acts:
             raise ValueError(
                 f"position {self.position.kind!r} adds to the token vectors: it belongs to the model's position, "

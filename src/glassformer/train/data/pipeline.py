@@ -117,7 +117,7 @@ def look(paths: Sequence[Path], out: Path, options: PrepareOptions, progress: Re
     Raises:
         DataError: a named file that is empty, binary, or of unknown encoding; or no text at all.
     """
-    asked = named(options.encoding) if options.encoding else None
+    asked = named(options.encoding) if options.encoding is not None else None
     found, skipped = find(paths, out)
     corpus = Corpus(options, skipped=skipped)
     total, done = sum(file.path.stat().st_size for file in found), 0
