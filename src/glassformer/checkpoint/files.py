@@ -15,14 +15,17 @@ from torch import Tensor
 from glassformer.checkpoint.document import read_document
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.checkpoint.families.base import Family
+from glassformer.checkpoint.gguf import GgufFile, Packed
+from glassformer.checkpoint.gguf_model import GgufModel, gguf_model
 from glassformer.checkpoint.locate import PICKLES, Place, Which, locate, pickled
 from glassformer.checkpoint.rename import Source, check, imported, same
 from glassformer.checkpoint.tensors import Entry, TensorFile, save_tensors
-from glassformer.errors import CheckpointError, SpecError
+from glassformer.errors import CheckpointError, SpecError, TokenizerError
 from glassformer.model.transformer import Transformer, TransformerSpec
 from glassformer.model.unfilled import Unfilled
 from glassformer.spec import check as check_spec
 from glassformer.tokenizer import Tokenizer
+from glassformer.tokenizer.foreign import from_lists
 
 WEIGHTS, SPEC, INDEX = "model.safetensors", "spec.json", "model.safetensors.index.json"
 
@@ -67,15 +70,12 @@ def load_model(
         CheckpointError: nothing to load at `path`, a damaged file, or tensors that are not those of the spec.
     """
     place = locate(Path(path), which)
-    family, spec = _spec(place)
-    tokenizer = Tokenizer.load(place.tokenizer) if place.tokenizer else None
-    if tokenizer is not None and tokenizer.vocabulary > spec.vocabulary:
-        raise CheckpointError(
-            f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {spec.vocabulary}",
-            where=place.tokenizer,
-            do="give the model its own tokenizer",
-        )
-    with _weights(place, family) as source:
+    with ExitStack() as stack:
+        inside = gguf_model(stack.enter_context(GgufFile(place.folder))) if place.is_gguf else None
+        family, spec = _spec(place, inside)
+        tokenizer = Tokenizer.load(place.tokenizer) if place.tokenizer else _inside(inside)
+        _refuse_another(tokenizer, spec, place)
+        source = inside or stack.enter_context(_weights(place, family))
         _refuse_sizes(spec, source, place.folder)
         model = _unfilled(spec, place.folder)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -85,28 +85,52 @@ def load_model(
     return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder)
 
 
+def _inside(model: GgufModel | None) -> Tokenizer | None:
+    """The tokenizer that a GGUF file holds."""
+    if model is None or "tokenizer.ggml.model" not in model.file.facts:
+        return None
+    try:
+        return from_lists(model.file.facts)
+    except TokenizerError as error:
+        raise TokenizerError(error.what, where=model.file.path, do=error.do) from None
+
+
+def _refuse_another(tokenizer: Tokenizer | None, spec: TransformerSpec, place: Place) -> None:
+    """Refuse a tokenizer that has tokens the model doesn't know."""
+    if tokenizer is not None and tokenizer.vocabulary > spec.vocabulary:
+        raise CheckpointError(
+            f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {spec.vocabulary}",
+            where=place.tokenizer or place.folder,
+            do="give the model its own tokenizer",
+        )
+
+
 def load_spec(path: Path | str, which: Which = "best") -> tuple[TransformerSpec, str]:
     """The spec and the name of a model, without its weights; errors as `load_model`."""
     place = locate(Path(path), which)
+    if place.is_gguf:
+        with GgufFile(place.folder) as file:
+            return _spec(place, gguf_model(file))[1], place.name
     return _spec(place)[1], place.name
 
 
-def _spec(place: Place) -> tuple[Family | None, TransformerSpec]:
-    if place.config is None:
+def _spec(place: Place, inside: GgufModel | None = None) -> tuple[Family | None, TransformerSpec]:
+    config = place.config if inside is None else inside.config
+    if config is None:
         path = place.folder / SPEC
         try:
             return None, check_spec(TransformerSpec, read_document(path), where=path)
         except SpecError as error:
             raise CheckpointError(f"not the spec of a model: {error.what}", where=path) from None
-    kind = place.config.get("model_type")
+    kind = config.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
-    path = place.folder / "config.json"
+    path = place.folder / "config.json" if inside is None else place.folder
     if family is None:
         raise CheckpointError(
             f"model_type {str(kind)[:80]!r} is not known", where=path, do=f"known: {', '.join(FAMILIES)}"
         )
     try:
-        return family, family.spec(place.config)
+        return family, family.spec(config)
     except CheckpointError as error:
         raise CheckpointError(error.what, where=path, do=error.do) from None
 
@@ -170,7 +194,7 @@ def _refuse_sizes(spec: TransformerSpec, source: Source, where: Path) -> None:
         raise CheckpointError(f"{what}{len(source.entries)} tensors of at most {elements} numbers", where=where)
 
 
-def _elements(entry: Entry) -> int:
+def _elements(entry: Entry | Packed) -> int:
     return (entry.stop - entry.start) // entry.dtype.itemsize
 
 

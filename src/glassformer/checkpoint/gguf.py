@@ -106,7 +106,8 @@ class GgufFile:
             if name in entries:
                 raise self._damaged(f"two tensors are called {name[:80]!r}")
             if offset % align or entry.start + entry.bytes > len(self._bytes):
-                raise self._damaged(f"tensor {name[:80]!r} ends {entry.start + entry.bytes - len(self._bytes)} bytes late")
+                late = entry.start + entry.bytes - len(self._bytes)
+                raise self._damaged(f"tensor {name[:80]!r} ends {late} bytes late")
             entries[name] = entry
         return table, entries
 
@@ -129,11 +130,13 @@ class GgufFile:
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind in SCALARS:
-            return self._number(SCALARS[kind])
+            value = self._number(SCALARS[kind])
+            # A float32 stands for the shortest number that it is the nearest to: 1e-5, not 9.99999974e-6.
+            return float(str(np.float32(value))) if SCALARS[kind] == "f" else value
         if kind == TEXT:
             return self._text()
         if kind != ARRAY or depth >= MAX_NESTING:
-            raise self._damaged(f"a value of unknown kind {kind}" if kind != ARRAY else "lists within lists within lists")
+            raise self._damaged("lists within lists within lists" if kind == ARRAY else f"a value of kind {kind}")
         inner = self._number("I")
         if inner in SCALARS:
             code = SCALARS[inner]

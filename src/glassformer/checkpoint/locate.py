@@ -12,8 +12,9 @@ Which = Literal["best", "last"]
 
 SHAPES = (
     "a model folder has model.safetensors and spec.json, a run folder has checkpoints/, a Hugging Face folder has "
-    "config.json and *.safetensors"
+    "config.json and *.safetensors; or give a .gguf file"
 )
+GGUF = ".gguf"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -21,13 +22,18 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 class Place:
     """Where a model lies: its weights and spec in `folder`, its tokenizer (where it has one) in `tokenizer`.
 
-    `config` is the content of config.json where the folder is in Hugging Face's format, else None.
+    `config` is the content of config.json where the folder is in Hugging Face's format, else None. A GGUF file is its
+    own `folder`, and holds its tokenizer.
     """
 
     name: str
     folder: Path
     tokenizer: Path | None
     config: dict[str, Any] | None = None
+
+    @property
+    def is_gguf(self) -> bool:
+        return self.folder.suffix.lower() == GGUF and self.folder.is_file()
 
 
 def locate(path: Path, which: Which = "best") -> Place:
@@ -47,6 +53,8 @@ def locate(path: Path, which: Which = "best") -> Place:
 def _locate(path: Path, which: Which) -> Place:
     if not path.exists():
         raise CheckpointError("no such folder", where=path, do=SHAPES)
+    if path.suffix.lower() == GGUF and path.is_file():
+        return Place(path.stem, path, None)
     if not path.is_dir():
         raise _not_a_folder(path)
     name = path.resolve().name

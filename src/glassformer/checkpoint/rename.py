@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from glassformer.checkpoint.gguf import Packed
 from glassformer.checkpoint.tensors import Entry
 from glassformer.errors import CheckpointError
 
@@ -104,7 +105,7 @@ class Source(Protocol):
     """Tensors on disk, by their names there."""
 
     @property
-    def entries(self) -> Mapping[str, Entry]: ...
+    def entries(self) -> Mapping[str, Entry | Packed]: ...
 
     def read(self, name: str) -> Tensor: ...
 
