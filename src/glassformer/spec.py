@@ -31,7 +31,9 @@ class Spec(BaseModel):
     @classmethod
     def _refuse_unknown_fields(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for name in data:
+            for name, value in data.items():
+                if isinstance(value, bool) and name in cls.model_fields:
+                    _refuse_truth_as_number(name, value, cls.model_fields[name].annotation)
                 if name not in cls.model_fields:
                     raise PydanticCustomError(
                         "unknown_field", "{message}", {"message": _unknown(str(name), cls.model_fields)}
@@ -196,6 +198,14 @@ def _path(location: tuple[int | str, ...], tree: Any) -> Iterator[str]:
             tree = tree[part]
         except (TypeError, LookupError):
             tree = None
+
+
+def _refuse_truth_as_number(name: str, value: bool, annotation: Any) -> None:
+    """YAML reads yes and on as true, which Python takes for 1."""
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    if bool not in kinds and Any not in kinds and {int, float} & set(kinds):
+        what = f"{name}: expected a number, got {str(value).lower()}"
+        raise PydanticCustomError("unknown_field", "{message}", {"message": what})
 
 
 def _unknown(name: str, known: Iterable[str], what: str = "field") -> str:

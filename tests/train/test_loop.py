@@ -201,11 +201,16 @@ def test_a_checkpoint_of_another_spec_is_refused_before_anything_is_built(
         resume_run(tmp_path / "run", settings=("model.blocks.0.feedforward.hidden=32",))
 
 
-def test_two_processes_can_not_train_one_run(dataset: Dataset, tmp_path: Path):
-    trainer = start_run(tiny_spec(dataset), dataset, tmp_path / "run")
-    with trainer.run.locked(), pytest.raises(CheckpointError, match="another process is training this run"):
-        trainer.fit()
-    assert trainer.fit(until=1).step == 1
+def test_two_processes_can_not_train_one_run_and_the_refused_one_touches_nothing(dataset: Dataset, tmp_path: Path):
+    start_run(tiny_spec(dataset), dataset, tmp_path / "run").fit(until=3)
+    running = resume_run(tmp_path / "run")
+    log = (tmp_path / "run" / "log.csv").stat()
+    with pytest.raises(CheckpointError, match="another process is training this run"):
+        resume_run(tmp_path / "run")
+    assert (tmp_path / "run" / "log.csv").stat().st_ino == log.st_ino
+    assert running.fit(until=5).step == 5
+    assert [row.step for row in read_log(tmp_path / "run" / "log.csv")] == [1, 2, 3, 4, 5]
+    assert resume_run(tmp_path / "run").fit(until=6).step == 6
 
 
 def test_a_folder_that_can_not_be_written_is_refused_before_anything_is_built(
@@ -247,6 +252,10 @@ def test_data_shorter_than_a_context_say_by_how_much(tmp_path: Path):
         (["micro_batch_size=3"], r"micro_batch_size \(3\) must divide batch_size \(4\)"),
         (["model.blocks.0.attention.heads=3", "model.blocks.0.attention.kv_heads=3"], r"heads \(3\) must divide width"),
         (["model.blocks.0.attention.heads=3"], r"multiple of kv_heads \(2\): set both together"),
+        (["seed=yes"], "seed: expected a number, got true"),
+        (["model.blocks.0.attention.heads=true"], "heads: expected a number, got true"),
+        (["threads=100000"], "threads: Input should be less than or equal to 1024"),
+        (["model.layers=100000000"], r"model.layers \(100000000\) is more than any run has"),
         (["model.blocks=[]"], "model.blocks: expected at least 1, got 0"),
         (["model.context=99"], "longer than the learned positions"),
         (["model.vocabulary=3"], "model.vocabulary is 3, the data have"),

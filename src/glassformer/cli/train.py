@@ -46,6 +46,8 @@ def train(
     else:
         _refuse_beside_resume({"--out": out, "--recipe": recipe_name, "--config": config})
         trainer = resume_run(resume, data, given)
+        if given and not json:
+            typer.echo(f"changed from here on: {', '.join(given)}", err=True)
     trainer.listen = console
     print_plan(trainer.plan(), trainer, quiet=json)
     if dry_run:

@@ -42,6 +42,9 @@ def print_plan(plan: Plan, trainer: Trainer, quiet: bool = False) -> None:
         f"tokens, {trainer.device.type} {spec.dtype}, peak here {plan.peak_flops / 1e9:.0f} GFLOP/s",
         highlight=False,
     )
+    if spec.schedule.warmup_steps >= spec.max_steps:
+        warm = f"{spec.schedule.warmup_steps:,} steps of warm-up in a run of {spec.max_steps:,}"
+        console.print(f"warning  {warm}: the learning rate stays low throughout", highlight=False)
     if trainer.state.step:
         console.print(f"resumed  at step {trainer.state.step:,}", highlight=False)
 

@@ -92,7 +92,9 @@ class Tokenizer:
             encodings = rust.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError:
             if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-                raise TokenizerError("the text holds half a surrogate pair, which is no character of Unicode") from None
+                raise TokenizerError(
+                    "the text holds half a surrogate pair, which is no character (bytes that are no UTF-8 give such)"
+                ) from None
             raise
         return [encoding.ids for encoding in encodings]
 

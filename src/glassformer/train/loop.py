@@ -122,16 +122,18 @@ class Trainer:
         Raises:
             TrainingError: the loss or the gradient is not a number; the last good checkpoint stays.
         """
+        self.run.take()
         history = History(self.run.log, self.state.step, self.run.path / "tensorboard")
         self.model.train()
         try:
-            with self.run.locked(), self._interruptible():
+            with self._interruptible():
                 while self.done < 1 and self.state.step < (until or self.spec.max_steps) and not self.stop.asked:
                     self._advance(history)
                 self._finish(history)
         finally:
             history.close()
             draw_losses(history.rows, self.run.picture)
+            self.run.leave()
         return self.state
 
     def step(self) -> tuple[float, float] | None:

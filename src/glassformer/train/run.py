@@ -8,8 +8,6 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +57,7 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        self._lock: int | None = None
 
     @classmethod
     def create(cls, path: Path, file: RunFile, tokenizer: Tokenizer | None) -> Self:
@@ -90,23 +89,37 @@ class RunFolder:
         if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
             raise CheckpointError("can't write there", where=above, do="choose another --out")
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """While this is entered, no other process can train this run; a process that dies lets go by itself.
+    def take(self) -> None:
+        """From here on no other process can train this run, until `leave`; a process that dies lets go by itself.
 
         Raises:
             CheckpointError: another process has it.
         """
-        with (self.path / ".lock").open("wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CheckpointError(
-                    "another process is training this run", where=self.path, do="wait for it, or stop it"
-                ) from None
-            except OSError:  # a file system without locks
-                pass
-            yield
+        if self._lock is not None:
+            return
+        try:
+            lock = os.open(self.path / ".lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CheckpointError(f"can't write there: {error.strerror}", where=self.path) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise CheckpointError(
+                "another process is training this run", where=self.path, do="wait for it, or stop it"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        self._lock = lock
+
+    def leave(self) -> None:
+        """Let other processes train it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __del__(self) -> None:
+        self.leave()
 
     def refuse_another(self, spec: TransformerSpec) -> None:
         """Refuse to go on with a model that differs from that of the newest checkpoint.

@@ -9,6 +9,7 @@ from glassformer.spec import Spec
 from glassformer.train.optimizer import AdamWSpec, OptimizerSpec
 from glassformer.train.schedule import CosineSpec, ScheduleSpec
 
+MOST_LAYERS = 10_000
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -30,7 +31,7 @@ class TrainSpec(Spec):
     dtype: Precision = "auto"
     device: str = "auto"
     compile: bool | Literal["auto"] = Field(default=False, description="torch.compile; auto: where it can")
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; default: all")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads; default: all")
     log_every: int = Field(default=10, ge=1)
     evaluate_every: int = Field(default=250, ge=1)
     evaluate_batch_size: int | None = Field(default=None, ge=1)
@@ -39,6 +40,8 @@ class TrainSpec(Spec):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.model.layers > MOST_LAYERS:
+            raise ValueError(f"model.layers ({self.model.layers}) is more than any run has (at most {MOST_LAYERS})")
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(f"micro_batch_size ({self.micro_batch_size}) must divide batch_size ({self.batch_size})")
         return self

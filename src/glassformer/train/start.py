@@ -49,6 +49,7 @@ def start_run(
     trainer = Trainer(spec, dataset, RunFolder(out), listen)  # may refuse: nothing is written before
     if not dry:
         RunFolder.create(out, RunFile(train=trainer.spec, data=file.data), dataset.tokenizer())
+        trainer.run.take()
     return trainer
 
 
@@ -68,14 +69,19 @@ def resume_run(
     if fingerprint(dataset) != file.data.fingerprint:
         raise CheckpointError("these are not the data of the run", where=folder, do="give those it began with")
     spec = check(TrainSpec, override(file.train.model_dump(mode="json"), settings), where=path / "run.json")
-    run.refuse_another(spec.model)
-    trainer = Trainer(spec, dataset, run, listen)
-    if trainer.done >= 1:
-        raise CheckpointError(
-            f"nothing left to do: the run is at step {trainer.state.step:,} of {spec.max_steps:,}",
-            where=path,
-            do=f"to train on, raise --max-steps{' or --set max_seconds=…' if spec.max_seconds else ''}",
-        )
-    if spec != file.train:
-        run.write(RunFile(train=trainer.spec, data=file.data))
+    run.take()  # before anything is read that another process might be changing
+    try:
+        run.refuse_another(spec.model)
+        trainer = Trainer(spec, dataset, run, listen)
+        if trainer.done >= 1:
+            raise CheckpointError(
+                f"nothing left to do: the run is at step {trainer.state.step:,} of {spec.max_steps:,}",
+                where=path,
+                do=f"to train on, raise --max-steps{' or --set max_seconds=…' if spec.max_seconds else ''}",
+            )
+        if spec != file.train:
+            run.write(RunFile(train=trainer.spec, data=file.data))
+    except BaseException:
+        run.leave()
+        raise
     return trainer

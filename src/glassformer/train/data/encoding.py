@@ -101,7 +101,7 @@ def guess(file: BinaryIO, where: object) -> Encoding:
         raise UnknownEncodingError(
             f"neither UTF-8 ({fault}) nor Chinese in GB18030 or Big5",
             where=where,
-            do="name its encoding, for example --encoding latin-1",
+            do="name its encoding, for example prepare --encoding latin-1",
         )
     return Encoding(codec, label)
 
@@ -134,7 +134,8 @@ def _head(file: BinaryIO, where: object) -> bytes:
 def _refuse_nul(block: bytes, offset: int, where: object) -> None:
     if b"\0" in block:
         what = f"a binary file, not text (byte {offset + block.index(0)} is NUL)"
-        raise BinaryFileError(what, where=where, do="leave it out; UTF-16 without a mark needs --encoding utf-16-le")
+        do = "leave it out; UTF-16 without a mark needs its name: prepare --encoding utf-16-le"
+        raise BinaryFileError(what, where=where, do=do)
 
 
 def _utf8_fault(file: BinaryIO, where: object) -> str | None:

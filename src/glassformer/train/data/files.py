@@ -63,6 +63,8 @@ def _under(path: Path, leave_out: Path, skipped: Counter[str]) -> Iterator[TextF
         raise DataError("no such file or folder", where=path, do="check the path") from None
     except OSError as error:
         raise DataError(f"can't be read: {error.strerror}", where=path, do="check its permissions") from None
+    if not path.is_dir() and not path.is_file():
+        raise DataError("not a regular file", where=path, do="save what it gives into a file first")
     if not path.is_dir():
         form, gzipped = form_of(path)
         yield TextFile(path, form or "text", gzipped, named=True)
