@@ -158,7 +158,9 @@ class _Renamed:
 
     def __init__(self, parts: Mapping[str, tuple[Source, str]]):
         self.parts = parts
-        self.entries: Mapping[str, Entry] = {name: file.entries[there] for name, (file, there) in parts.items()}
+        self.entries: Mapping[str, Entry | Packed] = {
+            name: file.entries[there] for name, (file, there) in parts.items()
+        }
 
     def read(self, name: str) -> Tensor:
         file, there = self.parts[name]

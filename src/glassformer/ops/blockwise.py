@@ -40,8 +40,8 @@ def attend_in_blocks(
 ) -> Float[Tensor, "B H T E"]:
     """Equal to `attend` up to rounding, without dropout; a query that sees no key at all gets zeros."""
     assert not scores.dropout, "weights that are never written out can't be dropped"
-    out = _Blockwise.apply(q, k, v, scores.bias, scores.sink, seen, scores, size)
-    return out  # pyright: ignore[reportReturnType, reportUnknownVariableType]
+    given = (q, k, v, scores.bias, scores.sink, seen, scores, size)
+    return _Blockwise.apply(*given)  # pyright: ignore[reportReturnType, reportUnknownVariableType, reportUnknownMemberType]
 
 
 def online_softmax(x: Float[Tensor, "*B n"], size: int = 128) -> Float[Tensor, "*B n"]:

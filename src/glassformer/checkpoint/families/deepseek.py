@@ -7,7 +7,7 @@ Sources: DeepSeek-AI 2024a, b; DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Family, Tree, activation, refuse, size
+from glassformer.checkpoint.families.base import Tree, activation, refuse, size
 from glassformer.checkpoint.families.rope import facts, mscale, rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule, same
 from glassformer.model.attention import LatentAttentionSpec
@@ -174,23 +174,5 @@ def _attention_rules(there: str, here: str, kind: LatentAttentionSpec, width: in
     ]
 
 
-V2 = Family(
-    model_type="deepseek_v2",
-    architecture="DeepseekV2ForCausalLM",
-    read=read_v2,
-    write=write_v2,
-    widen=parts.wide_norms,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
-V3 = Family(
-    model_type="deepseek_v3",
-    architecture="DeepseekV3ForCausalLM",
-    read=read_v3,
-    write=write,
-    widen=parts.wide_norms,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+V2 = parts.family("deepseek_v2", "DeepseekV2ForCausalLM", read_v2, write_v2, rules)
+V3 = parts.family("deepseek_v3", "DeepseekV3ForCausalLM", read_v3, write, rules)

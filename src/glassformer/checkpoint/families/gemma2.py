@@ -6,7 +6,7 @@ Source: Gemma Team 2024; Gemma2ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, refuse, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, refuse, size
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, SandwichNormSpec
 from glassformer.model.embedding import TiedHeadSpec, TokenEmbeddingSpec, UntiedHeadSpec
@@ -84,25 +84,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
 
 def rules(spec: TransformerSpec) -> list[Rule]:
     """The name table."""
-
-    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
-        biased = parts.biased(block.attention)
-        wants = (biased, biased)
-        return [
-            *parts.attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width, wants),
-            *parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
-        ]
-
-    return parts.decoder_rules(spec, layer, NORMS)
+    return parts.decoder_rules(spec, parts.dense_layer(spec), NORMS)
 
 
-FAMILY = Family(
-    model_type="gemma2",
-    architecture="Gemma2ForCausalLM",
-    read=read,
-    write=write,
-    widen=parts.wide_norms,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("gemma2", "Gemma2ForCausalLM", read, write, rules)

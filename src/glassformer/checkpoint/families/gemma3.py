@@ -6,7 +6,7 @@ Layers with a window turn by another base than the full ones. Source: Gemma Team
 from typing import Any
 
 from glassformer.checkpoint.families import gemma2, parts
-from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.families.base import Tree
 from glassformer.checkpoint.families.rope import facts, rope_parameters, rotary_of
 from glassformer.model.block import BlockSpec
 from glassformer.model.position import RotarySpec
@@ -55,13 +55,4 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
     return {**gemma2.write(spec), "rope_parameters": both, "rope_theta": both["full_attention"]["rope_theta"]}
 
 
-FAMILY = Family(
-    model_type="gemma3_text",
-    architecture="Gemma3ForCausalLM",
-    read=read,
-    write=write,
-    widen=parts.wide_norms,
-    rules=gemma2.rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("gemma3_text", "Gemma3ForCausalLM", read, write, gemma2.rules)

@@ -6,7 +6,7 @@ Source: GLM Team 2024; Glm4ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.families.base import Tree
 from glassformer.checkpoint.families.rope import rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, SandwichNormSpec
@@ -61,13 +61,4 @@ def rules(spec: TransformerSpec) -> list[Rule]:
     return parts.decoder_rules(spec, layer, NORMS)
 
 
-FAMILY = Family(
-    model_type="glm4",
-    architecture="Glm4ForCausalLM",
-    read=read,
-    write=write,
-    widen=parts.wide_norms,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("glm4", "Glm4ForCausalLM", read, write, rules)

@@ -6,7 +6,7 @@ Source: Touvron et al. 2023; LlamaForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Family, Tree, refuse, with_biases
+from glassformer.checkpoint.families.base import Tree, refuse, with_biases
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
 from glassformer.model.transformer import TransformerSpec
@@ -42,26 +42,7 @@ def widen(spec: TransformerSpec) -> TransformerSpec:
 
 def rules(spec: TransformerSpec) -> list[Rule]:
     """The name table."""
-
-    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
-        biased = parts.biased(block.attention)
-        return [
-            *parts.attention_rules(
-                f"{there}.self_attn", f"{here}.attention", block.attention, spec.width, (biased, biased)
-            ),
-            *parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
-        ]
-
-    return parts.decoder_rules(spec, layer)
+    return parts.decoder_rules(spec, parts.dense_layer(spec))
 
 
-FAMILY = Family(
-    model_type="llama",
-    architecture="LlamaForCausalLM",
-    read=read,
-    write=write,
-    widen=widen,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("llama", "LlamaForCausalLM", read, write, rules, widen=widen)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.families.base import Tree
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
 from glassformer.model.transformer import TransformerSpec
@@ -25,23 +25,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
 
 def rules(spec: TransformerSpec) -> list[Rule]:
     """The name table."""
-
-    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
-        return [
-            *parts.attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width),
-            *parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
-        ]
-
-    return parts.decoder_rules(spec, layer)
+    return parts.decoder_rules(spec, parts.dense_layer(spec))
 
 
-FAMILY = Family(
-    model_type="mistral",
-    architecture="MistralForCausalLM",
-    read=read,
-    write=write,
-    widen=parts.wide_norms,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("mistral", "MistralForCausalLM", read, write, rules)

@@ -6,7 +6,7 @@ Source: Jiang et al. 2024; MixtralForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, activation, size
 from glassformer.checkpoint.families.rope import rotary
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
@@ -57,13 +57,4 @@ def rules(spec: TransformerSpec) -> list[Rule]:
     return parts.decoder_rules(spec, layer)
 
 
-FAMILY = Family(
-    model_type="mixtral",
-    architecture="MixtralForCausalLM",
-    read=read,
-    write=write,
-    widen=parts.wide_norms,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("mixtral", "MixtralForCausalLM", read, write, rules)

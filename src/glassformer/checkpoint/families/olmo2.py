@@ -6,7 +6,7 @@ Source: OLMo Team 2025; Olmo2ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts
-from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.families.base import Tree
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, OutputNormSpec
 from glassformer.model.transformer import TransformerSpec
@@ -34,25 +34,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
 
 def rules(spec: TransformerSpec) -> list[Rule]:
     """The name table."""
-
-    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
-        biased = parts.biased(block.attention)
-        wants = (biased, biased)
-        return [
-            *parts.attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width, wants),
-            *parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
-        ]
-
-    return parts.decoder_rules(spec, layer, NORMS)
+    return parts.decoder_rules(spec, parts.dense_layer(spec), NORMS)
 
 
-FAMILY = Family(
-    model_type="olmo2",
-    architecture="Olmo2ForCausalLM",
-    read=read,
-    write=write,
-    widen=llama.widen,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("olmo2", "Olmo2ForCausalLM", read, write, rules, widen=llama.widen)

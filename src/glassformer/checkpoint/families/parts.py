@@ -3,10 +3,10 @@
 Llama's names became the language of open models; most families are these parts with a few changed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, activation, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, size
 from glassformer.checkpoint.families.rope import rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule, filled, same, split, stacked
 from glassformer.model.attention import GroupedAttentionSpec
@@ -223,12 +223,48 @@ def expert_rules(
     return rules
 
 
+Layer = Callable[[str, str, BlockSpec], list[Rule]]
+"""What a layer has beside its norms, from where it stands there and here."""
+
+
+def dense_layer(spec: TransformerSpec, wants: Callable[[Any], tuple[bool, bool]] | None = None) -> Layer:
+    """A layer of attention and a gated feed-forward; `wants` says which biases their attention has.
+
+    By default these are all or none, as `attention_bias` says.
+    """
+
+    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
+        attention = block.attention
+        biases = wants(attention) if wants else (biased(attention), biased(attention))
+        return [
+            *attention_rules(f"{there}.self_attn", f"{here}.attention", attention, spec.width, biases),
+            *gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
+        ]
+
+    return layer
+
+
+def mixed_layer(spec: TransformerSpec, wants: Callable[[Any], tuple[bool, bool]] | None = None) -> Layer:
+    """A layer of attention and either experts or a gated feed-forward."""
+    dense = dense_layer(spec, wants)
+
+    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
+        feedforward = block.feedforward
+        if feedforward.kind != "experts":
+            return dense(there, here, block)
+        biases = wants(block.attention) if wants else (biased(block.attention), biased(block.attention))
+        return [
+            *attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width, biases),
+            *expert_rules(f"{there}.mlp", f"{here}.feedforward", feedforward, EXPERT_NAMES, "shared_expert"),
+        ]
+
+    return layer
+
+
 EXPERT_NAMES = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 
 
-def decoder_rules(
-    spec: TransformerSpec, layer: Callable[[str, str, BlockSpec], Iterable[Rule]], norms: Mapping[str, str] = PRE
-) -> list[Rule]:
+def decoder_rules(spec: TransformerSpec, layer: Layer, norms: Mapping[str, str] = PRE) -> list[Rule]:
     """The whole table: embedding, each layer's norms and what `layer(there, here, block)` adds, last norm, head."""
     table = [same("model.embed_tokens.weight", "embedding.weight"), *norm("model.norm", "norm", spec.norm, spec.width)]
     for index, block in enumerate(spec.each_block()):
@@ -241,3 +277,18 @@ def decoder_rules(
 
 # Frequencies that old files carry along, and the head of a tied model, which is the embedding once more.
 UNUSED = (r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")
+
+
+def family(
+    model_type: str,
+    architecture: str,
+    read: Callable[[Tree], TransformerSpec],
+    write: Callable[[TransformerSpec], dict[str, Any]],
+    rules: Callable[[TransformerSpec], list[Rule]],
+    widen: Callable[[TransformerSpec], TransformerSpec] = wide_norms,
+) -> Family:
+    """A family that speaks Llama's language."""
+    return Family(
+        model_type=model_type, architecture=architecture, read=read, write=write, widen=widen, rules=rules,
+        prefix="model.", unused=UNUSED,
+    )  # fmt: skip

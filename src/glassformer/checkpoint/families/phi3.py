@@ -6,7 +6,7 @@ Source: Abdin et al. 2024; Phi3ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.families.base import Tree
 from glassformer.checkpoint.families.rope import rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, PreNormSpec
@@ -55,13 +55,4 @@ def rules(spec: TransformerSpec) -> list[Rule]:
     return parts.decoder_rules(spec, layer)
 
 
-FAMILY = Family(
-    model_type="phi3",
-    architecture="Phi3ForCausalLM",
-    read=read,
-    write=write,
-    widen=parts.wide_norms,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("phi3", "Phi3ForCausalLM", read, write, rules)

@@ -6,7 +6,7 @@ Source: Yang et al. 2024; Qwen2ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Family, Tree, with_biases
+from glassformer.checkpoint.families.base import Tree, with_biases
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
 from glassformer.model.transformer import TransformerSpec
@@ -49,24 +49,7 @@ def widen(spec: TransformerSpec) -> TransformerSpec:
 
 def rules(spec: TransformerSpec) -> list[Rule]:
     """The name table."""
-
-    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
-        wants = (True, False)
-        return [
-            *parts.attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width, wants),
-            *parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", block.feedforward),
-        ]
-
-    return parts.decoder_rules(spec, layer)
+    return parts.decoder_rules(spec, parts.dense_layer(spec, lambda attention: (True, False)))
 
 
-FAMILY = Family(
-    model_type="qwen2",
-    architecture="Qwen2ForCausalLM",
-    read=read,
-    write=write,
-    widen=widen,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("qwen2", "Qwen2ForCausalLM", read, write, rules, widen=widen)

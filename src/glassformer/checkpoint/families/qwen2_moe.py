@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import parts, qwen2
-from glassformer.checkpoint.families.base import Family, Tree, refuse, size
+from glassformer.checkpoint.families.base import Tree, refuse, size
 from glassformer.checkpoint.families.qwen3_moe import experts, has_experts, mixture_fields
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
@@ -33,25 +33,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
 
 def rules(spec: TransformerSpec) -> list[Rule]:
     """The name table."""
-
-    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
-        feedforward, wants = block.feedforward, (True, False)
-        table = parts.attention_rules(f"{there}.self_attn", f"{here}.attention", block.attention, spec.width, wants)
-        if feedforward.kind != "experts":
-            return table + parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", feedforward)
-        names = parts.EXPERT_NAMES
-        return table + parts.expert_rules(f"{there}.mlp", f"{here}.feedforward", feedforward, names, "shared_expert")
-
-    return parts.decoder_rules(spec, layer)
+    return parts.decoder_rules(spec, parts.mixed_layer(spec, lambda attention: (True, False)))
 
 
-FAMILY = Family(
-    model_type="qwen2_moe",
-    architecture="Qwen2MoeForCausalLM",
-    read=read,
-    write=write,
-    widen=qwen2.widen,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("qwen2_moe", "Qwen2MoeForCausalLM", read, write, rules, widen=qwen2.widen)

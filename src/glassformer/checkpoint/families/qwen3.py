@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts
-from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.families.base import Tree
 from glassformer.checkpoint.families.qwen2 import layer_kinds
 from glassformer.checkpoint.families.qwen2 import write as write_qwen2
 from glassformer.model.block import BlockSpec
@@ -32,13 +32,4 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
     return {**write_qwen2(spec), "attention_bias": parts.biased(attention)}
 
 
-FAMILY = Family(
-    model_type="qwen3",
-    architecture="Qwen3ForCausalLM",
-    read=read,
-    write=write,
-    widen=llama.widen,
-    rules=llama.rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("qwen3", "Qwen3ForCausalLM", read, write, llama.rules, widen=llama.widen)

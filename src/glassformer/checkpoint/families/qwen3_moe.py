@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts, qwen3
-from glassformer.checkpoint.families.base import Family, Tree, activation, size
+from glassformer.checkpoint.families.base import Tree, activation, size
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
 from glassformer.model.feedforward import ExpertsSpec
@@ -65,28 +65,7 @@ def mixture_fields(spec: TransformerSpec) -> dict[str, Any]:
 
 def rules(spec: TransformerSpec) -> list[Rule]:
     """The name table."""
-
-    def layer(there: str, here: str, block: BlockSpec) -> list[Rule]:
-        attention, feedforward = block.attention, block.feedforward
-        biased = parts.biased(attention)
-        table = parts.attention_rules(
-            f"{there}.self_attn", f"{here}.attention", attention, spec.width, (biased, biased)
-        )
-        if feedforward.kind != "experts":
-            return table + parts.gated_rules(f"{there}.mlp", f"{here}.feedforward", feedforward)
-        names = parts.EXPERT_NAMES
-        return table + parts.expert_rules(f"{there}.mlp", f"{here}.feedforward", feedforward, names, "shared_expert")
-
-    return parts.decoder_rules(spec, layer)
+    return parts.decoder_rules(spec, parts.mixed_layer(spec))
 
 
-FAMILY = Family(
-    model_type="qwen3_moe",
-    architecture="Qwen3MoeForCausalLM",
-    read=read,
-    write=write,
-    widen=llama.widen,
-    rules=rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("qwen3_moe", "Qwen3MoeForCausalLM", read, write, rules, widen=llama.widen)

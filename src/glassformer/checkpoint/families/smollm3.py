@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts
-from glassformer.checkpoint.families.base import Family, Tree
+from glassformer.checkpoint.families.base import Tree
 from glassformer.checkpoint.families.rope import rotary
 from glassformer.model.block import BlockSpec
 from glassformer.model.position import NoPositionSpec
@@ -59,13 +59,4 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
-    model_type="smollm3",
-    architecture="SmolLM3ForCausalLM",
-    read=read,
-    write=write,
-    widen=llama.widen,
-    rules=llama.rules,
-    prefix="model.",
-    unused=parts.UNUSED,
-)
+FAMILY = parts.family("smollm3", "SmolLM3ForCausalLM", read, write, llama.rules, widen=llama.widen)
