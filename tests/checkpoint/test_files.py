@@ -193,6 +193,23 @@ OVERSIZED = {
     "as many layers as numbers": {"layers": 3000},
     "vocabulary": {"vocabulary": HUGE},
     "positions": {"position": {"kind": "learned", "length": HUGE}},
+    "more positions than numbers": {"position": {"kind": "learned", "length": 10**30}},
+    "latents": {
+        "blocks": [
+            {
+                "attention": {
+                    "kind": "latent",
+                    "heads": 1,
+                    "rank": 1,
+                    "query_rank": HUGE,
+                    "head_width": 1,
+                    "turned": 2,
+                    "value_width": 1,
+                },
+                "feedforward": {"kind": "mlp", "hidden": 8},
+            }
+        ]
+    },
     "hidden": {"blocks": [{"attention": {"heads": 1, "kv_heads": 1}, "feedforward": {"kind": "mlp", "hidden": HUGE}}]},
     "alibi of as many heads": {
         "blocks": [

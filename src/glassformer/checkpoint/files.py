@@ -205,7 +205,7 @@ def _unfilled(spec: TransformerSpec, where: Path) -> Transformer:
     try:
         with Unfilled():
             return spec.build()
-    except (RuntimeError, OverflowError) as error:
+    except (RuntimeError, OverflowError, TypeError) as error:  # a TypeError: a size that is no 64-bit number
         raise CheckpointError(f"no model can have these sizes: {str(error)[:120]}", where=where) from None
 
 

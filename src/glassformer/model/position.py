@@ -124,7 +124,7 @@ class LearnedSpec(Spec):
     kind: Literal["learned"] = "learned"
     acts: ClassVar[tuple[Joint, ...]] = ("embed",)
     length: int = Field(ge=1)
-    unused: int = Field(default=0, ge=0)
+    unused: int = Field(default=0, ge=0, le=1024)
 
     @property
     def limit(self) -> int | None:
@@ -258,8 +258,8 @@ class RelativeSpec(Spec):
     kind: Literal["relative"] = "relative"
     acts: ClassVar[tuple[Joint, ...]] = ("bias",)
     limit: ClassVar[int | None] = None
-    buckets: int = Field(default=32, ge=4, multiple_of=4)
-    furthest: int = Field(default=128, ge=4)
+    buckets: int = Field(default=32, ge=4, le=2**20, multiple_of=4)
+    furthest: int = Field(default=128, ge=4, le=2**40)
     bidirectional: bool = False
 
     @model_validator(mode="after")

@@ -63,7 +63,7 @@ class LatentAttentionSpec(Spec):
 
     def sizes(self, width: int) -> dict[str, int]:
         sizes = {"H": self.heads, "K": self.heads, "C": self.width_of_head(width)}
-        return {**sizes, "W": self.value_width, "R": self.rank}
+        return {**sizes, "W": self.value_width, "R": self.rank, "Q": self.query_rank or 1}
 
     def build(self, width: int) -> "LatentAttention":
         return LatentAttention(width, self)
