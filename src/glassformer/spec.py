@@ -205,7 +205,7 @@ def _refuse_truth_as_number(name: str, value: bool, annotation: Any) -> None:
     kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     if bool not in kinds and Any not in kinds and {int, float} & set(kinds):
         what = f"{name}: expected a number, got {str(value).lower()}"
-        raise PydanticCustomError("unknown_field", "{message}", {"message": what})
+        raise PydanticCustomError("value_error", "{message}", {"message": what})
 
 
 def _unknown(name: str, known: Iterable[str], what: str = "field") -> str:

@@ -7,12 +7,13 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from glassformer.model.attention.mix import mix
 from glassformer.model.linear import Axes, Linear
-from glassformer.model.mask import CausalSpec, MaskSpec, visible
+from glassformer.model.mask import CausalSpec, MaskSpec
 from glassformer.model.norm import NormSpec
 from glassformer.model.position import NoPositionSpec, PositionSpec
 from glassformer.model.step import Kept, LayerStep, Remembered
-from glassformer.ops.attend import Scores, attend, attend_fast
+from glassformer.ops.attend import Scores
 from glassformer.spec import Spec
 
 
@@ -127,7 +128,7 @@ class GroupedAttention(nn.Module):
         return heads.transpose(1, 2)
 
     def read(self, q: Float[Tensor, "B H T C"], memory: Remembered, step: LayerStep) -> Float[Tensor, "B H T C"]:
-        """What each query mixes from all that is remembered; the fused kernel where nobody looks at the weights."""
+        """What each query mixes from all that is remembered."""
         k, v = (kept.transpose(1, 2) for kept in memory.gather())  # [B, K, S, C]
         scores = Scores(
             scale=self.scale,
@@ -136,12 +137,4 @@ class GroupedAttention(nn.Module):
             sink=self.sink,
             dropout=self.dropout if self.training else 0.0,
         )
-        watched = step.watch.wants("scores_raw", "scores", "mask", "pattern")
-        if step.plain and self.mask.kind == "causal" and not watched:
-            return attend_fast(q, k, v, None, scores)
-        seen = visible(self.mask, step.positions, memory.positions, step.segments, memory.segments)
-        if watched:
-            return attend(q, k, v, seen, scores, step.watch)
-        # A query that sees nothing is padding: let it see anything rather than divide 0 by 0.
-        seen = seen | ~seen.any(dim=-1, keepdim=True)
-        return attend_fast(q, k, v, seen, scores)
+        return mix((q, k, v), scores, self.mask, memory, step)

@@ -7,12 +7,13 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from glassformer.model.attention.mix import WRITTEN_OUT, mix
 from glassformer.model.linear import Axes, Linear
-from glassformer.model.mask import CausalSpec, MaskSpec, visible
+from glassformer.model.mask import CausalSpec, MaskSpec
 from glassformer.model.norm import NormSpec, RMSNormSpec
 from glassformer.model.position import PositionSpec, RotarySpec
 from glassformer.model.step import Kept, LayerStep, Remembered, ThisPass
-from glassformer.ops.attend import Scores, attend, attend_fast
+from glassformer.ops.attend import Scores
 from glassformer.spec import Spec
 
 
@@ -114,8 +115,7 @@ class LatentAttention(nn.Module):
 
     def absorbs(self, queries: int, memory: Remembered, step: LayerStep) -> bool:
         """Whether the absorbed form needs fewer operations; a watcher of keys, values or scores has them made."""
-        names = ("k", "v", "k_rotated", "scores_raw", "scores", "mask", "pattern")
-        if step.watch.wants(*names) or step.plain:
+        if step.watch.wants("k", "v", "k_rotated", *WRITTEN_OUT) or step.plain:
             return False
         spec, keys = self.spec, memory.positions.size(-1)
         opened = spec.rank * (
@@ -173,13 +173,7 @@ class LatentAttention(nn.Module):
     def read(self, q: Tensor, k: Tensor, v: Tensor, memory: Remembered, step: LayerStep) -> Tensor:
         """What each query mixes of the values."""
         scores = Scores(self.scale, dropout=self.spec.dropout if self.training else 0.0)
-        watched = step.watch.wants("scores_raw", "scores", "mask", "pattern")
-        if step.plain and self.mask.kind == "causal" and not watched:
-            return attend_fast(q, k, v, None, scores)
-        seen = visible(self.mask, step.positions, memory.positions, step.segments, memory.segments)
-        if watched:
-            return attend(q, k, v, seen, scores, step.watch)
-        return attend_fast(q, k, v, seen | ~seen.any(dim=-1, keepdim=True), scores)
+        return mix((q, k, v), scores, self.mask, memory, step)
 
     def _slots(self, memory: Remembered, step: LayerStep) -> Tensor:
         """Where among what is remembered each token of this pass is, [#B, T]."""
