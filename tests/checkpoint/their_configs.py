@@ -37,6 +37,21 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 
+BERT = {key: value for key, value in SMALL.items() if key not in ("num_key_value_heads", "head_dim")}
+DISTILBERT = {"vocab_size": 101, "dim": 24, "hidden_dim": 40, "n_layers": 3, "n_heads": 4, "pad_token_id": 2,
+              "max_position_embeddings": 128}  # fmt: skip
+SEQ2SEQ = {
+    "vocab_size": 101, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 28, "max_position_embeddings": 128,
+    "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "forced_eos_token_id": None,
+}  # fmt: skip
+T5 = {"vocab_size": 101, "d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
+      "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "pad_token_id": 0}  # fmt: skip
+BASES = {
+    "gpt2": GPT2, "bert": BERT, "roberta": BERT, "modernbert": BERT, "distilbert": DISTILBERT, "t5": T5,
+    "bart": {**SEQ2SEQ, "decoder_start_token_id": 1}, "marian": {**SEQ2SEQ, "decoder_start_token_id": 2},
+}  # fmt: skip
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", {}),
     "gpt2 untied, other sizes": ("gpt2", {"n_inner": 50, "tie_word_embeddings": False, "layer_norm_epsilon": 1e-3}),
@@ -102,13 +117,45 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**LATENT, "head_dim": None, "q_lora_rank": 12, "n_group": 4, "topk_group": 2,
          "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
+    "bert": ("bert", {}),
+    "bert untied": ("bert", {"tie_word_embeddings": False, "hidden_act": "gelu_new", "type_vocab_size": 3}),
+    "bert sentences": ("bert", {"architectures": ["BertModel"]}),
+    "bert classifier": ("bert", {"architectures": ["BertForSequenceClassification"], "num_labels": 3}),
+    "bert tokens": ("bert", {"architectures": ["BertForTokenClassification"], "num_labels": 5}),
+    "bert span": ("bert", {"architectures": ["BertForQuestionAnswering"]}),
+    "roberta": ("roberta", {"layer_norm_eps": 1e-5, "type_vocab_size": 1}),
+    "roberta sentences": ("roberta", {"architectures": ["RobertaModel"]}),
+    "roberta classifier": ("roberta", {"architectures": ["RobertaForSequenceClassification"]}),
+    "roberta tokens": ("roberta", {"architectures": ["RobertaForTokenClassification"]}),
+    "roberta span": ("roberta", {"architectures": ["RobertaForQuestionAnswering"]}),
+    "distilbert": ("distilbert", {}),
+    "distilbert classifier": ("distilbert", {"architectures": ["DistilBertForSequenceClassification"]}),
+    "distilbert tokens": ("distilbert", {"architectures": ["DistilBertForTokenClassification"]}),
+    "distilbert span": ("distilbert", {"architectures": ["DistilBertForQuestionAnswering"]}),
+    "modernbert": ("modernbert", {"local_attention": 12}),
+    "modernbert biases": (
+        "modernbert",
+        {"local_attention": 12, "attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True,
+         "layer_types": MIXED, "decoder_bias": False, "tie_word_embeddings": False},
+    ),
+    "modernbert classifier": (
+        "modernbert", {"architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "mean"},
+    ),
+    "modernbert tokens": ("modernbert", {"architectures": ["ModernBertForTokenClassification"]}),
+    "modernbert span": ("modernbert", {"architectures": ["ModernBertForQuestionAnswering"]}),
+    "t5": ("t5", {}),
+    "flan-t5": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "flan-t5 with a head of its own": ("t5", {"feed_forward_proj": "gated-silu", "tie_word_embeddings": False}),
+    "bart": ("bart", {}),
+    "bart scaled": ("bart", {"scale_embedding": True, "activation_function": "relu", "forced_bos_token_id": 0}),
+    "marian": ("marian", {"scale_embedding": True, "activation_function": "swish"}),
 }  # fmt: skip
 
 
 def their_config(name: str) -> PreTrainedConfig:
     """The config of a variant."""
     kind, changes = VARIANTS[name]
-    base = GPT2 if kind == "gpt2" else SMALL
+    base = BASES.get(kind, SMALL)
     fields = {key: value for key, value in {**base, **changes}.items() if value is not None or key == "sliding_window"}
     return AutoConfig.for_model(kind, **deepcopy(fields))  # transformers writes into the tables that it is given
 

@@ -20,7 +20,18 @@ from glassformer.model.block import (
     SandwichNormSpec,
     WiringSpec,
 )
-from glassformer.model.embedding import EmbeddingSpec, HeadSpec, TiedHeadSpec, TokenEmbeddingSpec, UntiedHeadSpec
+from glassformer.model.embedding import (
+    ClassifierHeadSpec,
+    EmbeddingSpec,
+    HeadSpec,
+    PooledHeadSpec,
+    SpanHeadSpec,
+    TiedHeadSpec,
+    TokenClassifierHeadSpec,
+    TokenEmbeddingSpec,
+    TransformSpec,
+    UntiedHeadSpec,
+)
 from glassformer.model.feedforward import ExpertsSpec, FeedForwardSpec, GatedSpec, MLPSpec
 from glassformer.model.mask import BidirectionalSpec, BlocksSpec, CausalSpec, MaskSpec, SinksSpec, WindowSpec
 from glassformer.model.norm import BatchNormSpec, LayerNormSpec, NormSpec, RMSNormSpec
@@ -104,21 +115,54 @@ SMALL: dict[type[Spec], list[Spec]] = {
         ),
         ExpertsSpec(experts=6, chosen=3, hidden=F, normalise=False, groups=2, chosen_groups=1),
     ],
-    PreNormSpec: [PreNormSpec(), PreNormSpec(scale=0.5), PreNormSpec(residual=False)],
+    PreNormSpec: [
+        PreNormSpec(),
+        PreNormSpec(scale=0.5),
+        PreNormSpec(residual=False),
+        PreNormSpec(attention_norm=False),
+    ],
     PostNormSpec: [PostNormSpec()],
     OutputNormSpec: [OutputNormSpec()],
     SandwichNormSpec: [SandwichNormSpec()],
     ParallelSpec: [ParallelSpec(), ParallelSpec(one_norm=True, scale=0.7)],
-    TiedHeadSpec: [TiedHeadSpec(), TiedHeadSpec(softcap=5)],
-    UntiedHeadSpec: [UntiedHeadSpec(), UntiedHeadSpec(softcap=5)],
+    TiedHeadSpec: [
+        TiedHeadSpec(),
+        TiedHeadSpec(softcap=5),
+        TiedHeadSpec(scale=0.25),
+        TiedHeadSpec(bias=True, transform=TransformSpec(norm=LayerNormSpec())),
+    ],
+    UntiedHeadSpec: [
+        UntiedHeadSpec(),
+        UntiedHeadSpec(softcap=5),
+        UntiedHeadSpec(bias=True, transform=TransformSpec(activation=None, bias=False)),
+    ],
+    PooledHeadSpec: [
+        PooledHeadSpec(),
+        PooledHeadSpec(pooling="first", transform=TransformSpec(activation="tanh")),
+        PooledHeadSpec(pooling="last", normalise=True),
+        PooledHeadSpec(pooling="max"),
+    ],
+    ClassifierHeadSpec: [
+        ClassifierHeadSpec(labels=("a", "b", "c")),
+        ClassifierHeadSpec(
+            labels=("no", "yes"), pooling="mean", transform=TransformSpec(activation="relu"), bias=False
+        ),
+    ],
+    TokenClassifierHeadSpec: [
+        TokenClassifierHeadSpec(labels=tuple("abcd")),
+        TokenClassifierHeadSpec(
+            labels=tuple("abcd"), bias=False, transform=TransformSpec(bias=False, norm=LayerNormSpec())
+        ),
+    ],
+    SpanHeadSpec: [SpanHeadSpec()],
     CausalSpec: [CausalSpec()],
     WindowSpec: [WindowSpec(size=3), WindowSpec(size=100)],
     SinksSpec: [SinksSpec(size=2, first=1)],
     BlocksSpec: [BlocksSpec(size=2, local=1, first=1), BlocksSpec(size=1, local=2, first=0, stride=3)],
-    BidirectionalSpec: [BidirectionalSpec()],
+    BidirectionalSpec: [BidirectionalSpec(), BidirectionalSpec(window=3)],
     NormalInitSpec: [NormalInitSpec(), NormalInitSpec(std=0.3)],
     QuietInitSpec: [QuietInitSpec(), QuietInitSpec(embedding=0.5, gain=2, head=0.1)],
-    TokenEmbeddingSpec: [TokenEmbeddingSpec(), TokenEmbeddingSpec(scale=2, norm=RMSNormSpec())],
+    TokenEmbeddingSpec: [TokenEmbeddingSpec(), TokenEmbeddingSpec(scale=2, types=1, norm=RMSNormSpec())],
     GroupedAttentionSpec: [
         GroupedAttentionSpec(heads=H, kv_heads=H),
         GroupedAttentionSpec(heads=H, kv_heads=1, qk_norm=RMSNormSpec()),
@@ -205,7 +249,9 @@ def all_models() -> dict[str, TransformerSpec]:
 
 
 MODELS = all_models()
-CAUSAL = [name for name, spec in MODELS.items() if spec.blocks[0].attention.mask.kind != "bidirectional"]
+PER_TOKEN = [name for name, spec in MODELS.items() if "T" in spec.head.logits.split()]
+"""Models whose head gives something for each token; the others give one vector for a row."""
+CAUSAL = [name for name in PER_TOKEN if MODELS[name].blocks[0].attention.mask.kind != "bidirectional"]
 
 
 @cache

@@ -38,18 +38,22 @@ class Weights:
 
 def _row(spec, weights, tokens, positions, segments):
     xs = [spec.embedding.scale * weights["embedding.weight"][token] for token in tokens]
-    if spec.embedding.norm:
-        xs = [norm(spec.embedding.norm, x, weights.inside("embedding.norm")) for x in xs]
+    if spec.embedding.types:
+        xs = [x + weights["embedding.types"][0] for x in xs]
     xs = [
         placed(spec.position, x, position, weights.inside("position"))
         for x, position in zip(xs, positions, strict=True)
     ]
+    if spec.embedding.norm:
+        xs = [norm(spec.embedding.norm, x, weights.inside("embedding_norm")) for x in xs]
     for layer in range(spec.layers):
         block = spec.blocks[layer % len(spec.blocks)]
         shared = (spec.position, weights.inside("position"))
         xs = _block(block, xs, positions, segments, weights.inside(f"blocks.{layer}"), shared)
     if spec.norm:
         xs = [norm(spec.norm, x, weights.inside("norm")) for x in xs]
+    if hasattr(spec.head, "pooling"):
+        return head(spec.head, pooled(spec.head.pooling, xs), weights)
     return torch.stack([head(spec.head, x, weights) for x in xs])
 
 
@@ -70,7 +74,7 @@ def _block(block, xs, positions, segments, weights, shared):
         return [x + y for x, y in zip(xs, found, strict=True)] if wiring.residual else found
 
     if wiring.kind == "pre":
-        xs = added(xs, attended(normed("norm1", xs)))
+        xs = added(xs, attended(normed("norm1", xs) if wiring.attention_norm else xs))
         return added(xs, fed(normed("norm2", xs)))
     if wiring.kind == "post":
         xs = normed("norm1", added(xs, attended(xs)))
@@ -203,7 +207,7 @@ def sees(spec, query, key):
         "window": lambda: query - spec.size < key <= query,
         "sinks": lambda: key <= query and (query - key < spec.size or key < spec.first),
         "blocks": lambda: key <= query and _block_seen(spec, query // spec.size, key // spec.size),
-        "bidirectional": lambda: True,
+        "bidirectional": lambda: spec.window is None or -spec.window <= query - key <= spec.window,
     }[spec.kind]()
 
 
@@ -297,6 +301,7 @@ ACTIVATIONS = {
     "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + math.exp(-x)),
+    "tanh": math.tanh,
 }
 
 
@@ -342,7 +347,28 @@ def experts(spec, x, weights):
     return out
 
 
+def pooled(pooling, xs):
+    if pooling in ("first", "last"):
+        return xs[0 if pooling == "first" else -1]
+    columns = torch.stack(xs).t().tolist()
+    return torch.tensor([sum(c) / len(c) if pooling == "mean" else max(c) for c in columns], dtype=xs[0].dtype)
+
+
+def transformed(spec, x, weights):
+    y = weights.project("dense", x)
+    if spec.activation:
+        y = torch.tensor([ACTIVATIONS[spec.activation](value) for value in y.tolist()], dtype=x.dtype)
+    return norm(spec.norm, y, weights.inside("norm")) if spec.norm else y
+
+
 def head(spec, x, weights):
+    if spec.transform:
+        x = transformed(spec.transform, x, weights.inside("head.transform"))
+    if spec.kind == "pooled":
+        return x / math.sqrt(float(x @ x)) if spec.normalise else x
+    if spec.kind in ("classifier", "tokens", "span"):
+        return weights.project("head.labels", x)
     matrix = {"tied": "embedding.weight", "untied": "head.own.weight"}[spec.kind]
-    scores = weights[matrix] @ x
+    scores = spec.scale * weights[matrix] @ x
+    scores = scores + weights["head.bias"] if spec.bias else scores
     return scores if spec.softcap is None else spec.softcap * torch.tanh(scores / spec.softcap)

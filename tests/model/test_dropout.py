@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from glassformer.model import Step, Trace, TransformerSpec
 from glassformer.model.attention import GroupedAttentionSpec, LatentAttentionSpec
 from glassformer.model.block import OutputNormSpec, ParallelSpec, PostNormSpec, PreNormSpec, SandwichNormSpec
-from glassformer.model.embedding import TokenEmbeddingSpec
+from glassformer.model.embedding import ClassifierHeadSpec, SpanHeadSpec, TokenClassifierHeadSpec, TokenEmbeddingSpec
 from glassformer.model.feedforward import GatedSpec, MLPSpec
 
 P = 0.25
@@ -27,6 +27,9 @@ PLACES = {
     ParallelSpec: with_block(base(), wiring=ParallelSpec(dropout=P)),
     MLPSpec: with_block(base(), feedforward=MLPSpec(hidden=16, dropout=P)),
     GatedSpec: with_block(base(), feedforward=GatedSpec(hidden=16, dropout=P)),
+    ClassifierHeadSpec: base().replace(head=ClassifierHeadSpec(labels=("a", "b", "c"), dropout=P)),
+    TokenClassifierHeadSpec: base().replace(head=TokenClassifierHeadSpec(labels=("a", "b", "c"), dropout=P)),
+    SpanHeadSpec: base().replace(head=SpanHeadSpec(dropout=P)),
 }
 
 
@@ -103,7 +106,7 @@ WIRINGS = [PreNormSpec, PostNormSpec, OutputNormSpec, SandwichNormSpec, Parallel
 @pytest.mark.parametrize("member", WIRINGS)
 def test_dropout_of_a_wiring_acts_on_what_is_added_never_on_the_stream(member):
     def without_norms(model):
-        for name in model.blocks[0].wiring.norms:
+        for name in model.spec.blocks[0].norms:
             setattr(model.blocks[0], name, nn.Identity())
 
     kept = kept_in_training(PLACES[member], alter=None if member is PreNormSpec else without_norms)
@@ -120,3 +123,25 @@ def test_feed_forward_dropout_acts_on_the_hidden_units(member):
     kept = kept_in_training(PLACES[member], alter=with_identity_down)
     assert_dropped(kept["ffn_out"], kept["ffn_act"])
     assert torch.equal(kept["resid_post"], kept["resid_mid"] + kept["ffn_out"])
+
+
+@pytest.mark.parametrize("member", [TokenClassifierHeadSpec, SpanHeadSpec])
+def test_dropout_of_a_head_acts_on_what_it_reads(member):
+    """A projection of ones turned into a sum shows how many components are left."""
+
+    def summing(model):
+        with torch.no_grad():
+            model.head.labels.weight.fill_(1.0)
+            model.head.labels.bias.zero_()
+            model.norm = Ones()
+
+    kept = kept_in_training(PLACES[member], alter=summing)
+    sums, width = kept["logits"] * (1 - P), base().width
+    torch.testing.assert_close(sums, sums.round())
+    assert 0 < sums.min() < sums.max() <= width
+    assert float(sums.mean()) / width == pytest.approx(1 - P, abs=0.03)
+
+
+class Ones(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ones_like(x)

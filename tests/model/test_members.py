@@ -7,9 +7,11 @@ import torch
 from model_examples import (
     CAUSAL,
     MODELS,
+    PER_TOKEN,
     SMALL,
     UNIONS,
     B,
+    D,
     T,
     V,
     all_models,
@@ -25,6 +27,7 @@ from glassformer.model import Step, Trace, TransformerSpec, points
 from glassformer.spec import check, members
 
 every_model = pytest.mark.parametrize("name", MODELS)
+every_model_of_tokens = pytest.mark.parametrize("name", PER_TOKEN)
 every_causal_model = pytest.mark.parametrize("name", CAUSAL)
 PLACES = torch.arange(T).expand(B, T)
 
@@ -56,7 +59,8 @@ def test_a_spec_survives_json(name):
 def test_logits_are_those_of_the_plain_formula(name):
     model, tokens = random_model(name), some_tokens()
     logits = logits_of(model, tokens)
-    assert logits.shape == (B, T, V)
+    sizes = {"B": B, "T": T, "V": V, "D": D, **model.spec.head.sizes()}
+    assert logits.shape == tuple(sizes[axis] for axis in model.spec.head.logits.split())
     assert logits.std() > 0.1
     torch.testing.assert_close(logits.double(), formula_logits(model, tokens, PLACES), atol=2e-5, rtol=1e-5)
 
@@ -64,8 +68,8 @@ def test_logits_are_those_of_the_plain_formula(name):
 @every_model
 def test_a_gradient_reaches_every_parameter(name):
     model, tokens = randomised(MODELS[name]), some_tokens()
-    weights = torch.randn(B, T, V, generator=torch.Generator().manual_seed(2))
-    (model(tokens, Step.whole(tokens)) * weights).sum().backward()
+    logits = model(tokens, Step.whole(tokens))
+    (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))).sum().backward()
     unreached = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-4]
     assert not unreached
 
@@ -85,7 +89,7 @@ def test_a_later_token_changes_nothing_before_it(name):
         assert not torch.allclose(after[:, t], before[:, t], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - set(CAUSAL)))
+@pytest.mark.parametrize("name", sorted(set(PER_TOKEN) - set(CAUSAL)))
 def test_without_a_causal_mask_the_last_token_reaches_the_first(name):
     model, tokens = random_model(name), some_tokens()
     changed = tokens.clone()
@@ -131,7 +135,7 @@ def _disturb(value):
     return value + torch.randn(value.shape, generator=torch.Generator().manual_seed(3))
 
 
-@every_model
+@every_model_of_tokens
 def test_packed_documents_are_read_as_if_each_stood_alone(name):
     model, lengths = random_model(name), (3, 1, 4)
     documents = [some_tokens(rows=1, length=length, seed=length) for length in lengths]
@@ -145,7 +149,7 @@ def test_packed_documents_are_read_as_if_each_stood_alone(name):
     torch.testing.assert_close(formula_logits(model, packed, positions, segments), alone.double(), atol=2e-5, rtol=1e-5)
 
 
-@every_model
+@every_model_of_tokens
 def test_rows_that_share_their_positions_may_be_packed_differently(name):
     model, tokens = random_model(name), some_tokens()
     segments = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1]])
@@ -166,6 +170,7 @@ def test_padding_is_never_read_and_never_breaks_a_number(name, watched):
     for row, real in enumerate(positions >= 0):
         if real.any():
             alone = logits_of(model, tokens[row : row + 1, real])[0]
-            torch.testing.assert_close(logits[row, real], alone, atol=1e-5, rtol=1e-5)
-    logits[positions >= 0].sum().backward()
+            mine = logits[row, real] if name in PER_TOKEN else logits[row]
+            torch.testing.assert_close(mine, alone, atol=1e-5, rtol=1e-5)
+    (logits[positions >= 0] if name in PER_TOKEN else logits).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -37,8 +37,11 @@ def export_folder(model: Transformer, tokenizer: Tokenizer | None, target: Path,
     chosen, config = _choose(model.spec, family)
     _refuse_foreign(target)
     dtype = next(model.parameters()).dtype
+    # Their bare models, which have no head of their own, leave out the prefix.
+    bare = chosen.prefix if model.spec.head.kind == "pooled" else ""
     tensors = {
-        name: tensor.to(dtype) for name, tensor in exported(chosen.rules(model.spec), model.state_dict()).items()
+        name.removeprefix(bare): tensor.to(dtype)
+        for name, tensor in exported(chosen.rules(model.spec), model.state_dict()).items()
     }
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -49,7 +52,9 @@ def export_folder(model: Transformer, tokenizer: Tokenizer | None, target: Path,
         ends = _special_ids(tokenizer, folder)
         # transformers never trains the embedding of the padding token: where that is the end of a text, it must be.
         padding = None if ends["pad_token_id"] == ends["eos_token_id"] else ends["pad_token_id"]
-        _write(folder / "config.json", {**config, **ends, "pad_token_id": padding, "dtype": _name(dtype)})
+        named = {**ends, "pad_token_id": padding}
+        known = {name: token for name, token in named.items() if token is not None or name not in config}
+        _write(folder / "config.json", {**config, **known, "dtype": _name(dtype)})
         _write(folder / "generation_config.json", ends)
         save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
 

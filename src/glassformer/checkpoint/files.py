@@ -3,7 +3,7 @@
 A model folder holds `model.safetensors`, `spec.json` and, where the model has one, the tokenizer's files.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +72,11 @@ def load_model(
     place = locate(Path(path), which)
     with ExitStack() as stack:
         inside = gguf_model(stack.enter_context(GgufFile(place.folder))) if place.is_gguf else None
-        family, spec = _spec(place, inside)
+        family = _family(place, inside)
+        source = inside or stack.enter_context(_weights(place, family))
+        spec = _spec(place, family, inside, source.entries)
         tokenizer = Tokenizer.load(place.tokenizer) if place.tokenizer else _inside(inside)
         _refuse_another(tokenizer, spec, place)
-        source = inside or stack.enter_context(_weights(place, family))
         _refuse_sizes(spec, source, place.folder)
         model = _unfilled(spec, place.folder)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -110,27 +111,42 @@ def load_spec(path: Path | str, which: Which = "best") -> tuple[TransformerSpec,
     place = locate(Path(path), which)
     if place.is_gguf:
         with GgufFile(place.folder) as file:
-            return _spec(place, gguf_model(file))[1], place.name
-    return _spec(place)[1], place.name
+            inside = gguf_model(file)
+            return _spec(place, _family(place, inside), inside), place.name
+    return _spec(place, _family(place)), place.name
 
 
-def _spec(place: Place, inside: GgufModel | None = None) -> tuple[Family | None, TransformerSpec]:
+def _family(place: Place, inside: GgufModel | None = None) -> Family | None:
+    """The family of another program's model; None where it is our own."""
     config = place.config if inside is None else inside.config
     if config is None:
-        path = place.folder / SPEC
-        try:
-            return None, check_spec(TransformerSpec, read_document(path), where=path)
-        except SpecError as error:
-            raise CheckpointError(f"not the spec of a model: {error.what}", where=path) from None
+        return None
     kind = config.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
-    path = place.folder / "config.json" if inside is None else place.folder
     if family is None:
         raise CheckpointError(
-            f"model_type {str(kind)[:80]!r} is not known", where=path, do=f"known: {', '.join(FAMILIES)}"
+            f"model_type {str(kind)[:80]!r} is not known",
+            where=place.folder / "config.json" if inside is None else place.folder,
+            do=f"known: {', '.join(FAMILIES)}",
         )
+    return family
+
+
+def _spec(
+    place: Place, family: Family | None, inside: GgufModel | None = None, names: Collection[str] = ()
+) -> TransformerSpec:
+    """The spec of a model; `names` are those of its tensors, where they are known."""
+    if family is None:
+        path = place.folder / SPEC
+        try:
+            return check_spec(TransformerSpec, read_document(path), where=path)
+        except SpecError as error:
+            raise CheckpointError(f"not the spec of a model: {error.what}", where=path) from None
+    config = place.config if inside is None else inside.config
+    path = place.folder / "config.json" if inside is None else place.folder
+    assert config is not None, "a family comes from a config"
     try:
-        return family, family.spec(config)
+        return family.spec(family.settle(config, names) if names else config)
     except CheckpointError as error:
         raise CheckpointError(error.what, where=path, do=error.do) from None
 
@@ -148,9 +164,19 @@ def _weights(place: Place, family: Family | None) -> Iterator[Source]:
                 if file.suffix in PICKLES:
                     raise pickled(file)
             raise CheckpointError(f"no weights here: expected {WEIGHTS} or {INDEX}", where=place.folder)
-        if family is not None and not any(name.startswith(family.prefix) for name in source.entries):
-            source = _Renamed({f"{family.prefix}{name}": (source, name) for name in source.entries})
-        yield source
+        yield source if family is None else _named_as_now(source, family)
+
+
+def _named_as_now(source: Source, family: Family) -> Source:
+    """The tensors under the names of a whole model: files of the bare one leave out the prefix, old ones differ."""
+    names = {name: name for name in source.entries}
+    if not any(name.startswith(family.prefix) for name in names):
+        names = {f"{family.prefix}{name}": name for name in names}
+    for old, new in family.old.items():
+        names = {name.removesuffix(old) + new if name.endswith(old) else name: there for name, there in names.items()}
+    if all(name == there for name, there in names.items()):
+        return source
+    return _Renamed({name: (source, there) for name, there in names.items()})
 
 
 class _Renamed:
@@ -188,10 +214,12 @@ def _sharded(folder: Path, stack: ExitStack) -> Source:
 def _refuse_sizes(spec: TransformerSpec, source: Source, where: Path) -> None:
     """Refuse a spec that is larger than its file could be, before a model of that size is built."""
     elements = max((_elements(entry) for entry in source.entries.values()), default=0)
-    sizes = [spec.width, spec.vocabulary, spec.position.limit or 1]
-    for block in spec.blocks:
-        sizes += block.sizes(spec.width).values()
-    if spec.layers > len(source.entries) or max(sizes) > elements:
+    sizes = [spec.width, spec.vocabulary]
+    for stack in (spec, spec.encoder) if spec.encoder else (spec,):
+        sizes.append(stack.position.limit or 1)
+        for block in stack.blocks:
+            sizes += block.sizes(spec.width).values()
+    if spec.layers + (spec.encoder.layers if spec.encoder else 0) > len(source.entries) or max(sizes) > elements:
         what = f"checkpoint of another spec: {spec.layers} layers and sizes up to {max(sizes)} don't fit into "
         raise CheckpointError(f"{what}{len(source.entries)} tensors of at most {elements} numbers", where=where)
 

@@ -95,6 +95,15 @@ def by_head(theirs: str, ours: Sequence[str], heads: int) -> Rule:
     return Rule((theirs,), tuple(ours), load, save, shapes)
 
 
+def row(theirs: str, ours: str) -> Rule:
+    """A vector that they store as a matrix of one row."""
+
+    def save(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [tensors[0][None]]
+
+    return Rule((theirs,), (ours,), lambda tensors: [tensors[0][0]], save, lambda shapes: [(1, *shapes[0])])
+
+
 def filled(theirs: str, shape: Sequence[int], value: float) -> Rule:
     """A tensor that they always have and we leave out, because `value` everywhere changes nothing."""
     whole = tuple(shape)

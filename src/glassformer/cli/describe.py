@@ -135,10 +135,11 @@ def _tree(spec: TransformerSpec, name: str) -> Tree:
         branch = root.add(
             Text.assemble((f"blocks {layers}", "bold cyan"), f"  {_size(block):,} each, {_brief(block_spec.wiring)}")
         )
-        _grow(branch, "norm1", block.norm1, block_spec.norm)
-        _grow(branch, "attention", block.attention, block_spec.attention)
-        _grow(branch, "norm2", block.norm2, block_spec.norm)
-        _grow(branch, "feedforward", block.feedforward, block_spec.feedforward)
+        parts = {"norm1": block_spec.norm, "attention": block_spec.attention, "norm_cross": block_spec.norm}
+        parts |= {"cross": block_spec.cross, "norm2": block_spec.norm, "feedforward": block_spec.feedforward}
+        for part, part_spec in parts.items():
+            if isinstance(module := getattr(block, part, None), nn.Module):
+                _grow(branch, part, module, part_spec)
     _grow(root, "norm", model.norm, spec.norm)
     _grow(root, "head", model.head, spec.head)
     return root

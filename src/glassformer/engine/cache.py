@@ -25,7 +25,7 @@ from glassformer.model.watch import OFF, Watcher
 
 def window_of(model: Transformer) -> int | None:
     """How far back any layer of the model sees, itself included; None where at least one sees everything."""
-    limits = [kept.limit for layer in model.remembers for kept in layer]
+    limits = [kept.limit for layer in model.remembers for kept in layer if kept.per != "memory"]
     known = [limit for limit in limits if limit is not None]
     return max(known, default=1) if len(known) == len(limits) else None
 
@@ -52,12 +52,13 @@ class PagePool:
                 do="give the engine more memory or a shorter context",
             )
         for kept in (kept for layer in model.remembers for kept in layer):
-            if kept.per != "token":
+            if kept.per == "sequence":
                 raise SpecError(f"{kept.name!r} is remembered per {kept.per}; this cache keeps things per token only")
         weight = model.embedding.weight
         slots = pages * self.span.page_size
         self.stores = tuple(
-            tuple(_zeros((slots, *kept.shape), weight.dtype, weight.device) for kept in layer)
+            # What is remembered of a source lies with the source: a `Memory` for all passes that read it.
+            tuple(_zeros((slots, *kept.shape), weight.dtype, weight.device) for kept in layer if kept.per == "token")
             for layer in model.remembers
         )
         self.places = torch.arange(slots, device=weight.device)

@@ -1,17 +1,21 @@
 """Block: attention and feed-forward, each adding to the residual stream, and how they are wired to it."""
 
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self, cast
 
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from glassformer.model.attention import AttentionSpec
+from glassformer.model.attention.cross import CrossAttentionSpec
 from glassformer.model.feedforward import FeedForwardSpec
-from glassformer.model.norm import Norm, NormSpec, RMSNormSpec
-from glassformer.model.step import LayerStep
+from glassformer.model.norm import NormSpec, RMSNormSpec
+from glassformer.model.step import Kept, LayerStep
 from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
+
+Sublayer = Callable[[Tensor], Tensor]
 
 
 class Wiring(Spec):
@@ -27,11 +31,22 @@ class Wiring(Spec):
 
     @property
     def norms(self) -> tuple[str, ...]:
-        """The norms that a block has for it, by name."""
-        return ("norm1", "norm2")
+        """The norms that a block has for one sublayer: what follows "norm1", "norm_cross" or "norm2" in their names."""
+        return ("",)
 
     def run(self, block: "Block", x: Tensor, step: LayerStep) -> Tensor:
-        """One block's pass over the stream x [B, T, D]."""
+        """One block's pass over the stream x [B, T, D]: each sublayer reads it and adds to it."""
+        watch = step.watch
+        x = watch("resid_pre", x)
+        x = watch("resid_mid", self.add(x, block, "norm1", lambda y: block.attention(watch("norm1", y), step)))
+        if (cross := block.cross) is not None:
+            inner = step.within("cross")
+            found = self.add(x, block, "norm_cross", lambda y: cross(inner.watch("norm1", y), inner))
+            x = watch("resid_cross", found)
+        return watch("resid_post", self.add(x, block, "norm2", lambda y: block.feedforward(watch("norm2", y), step)))
+
+    def add(self, x: Tensor, block: "Block", norm: str, sublayer: Sublayer) -> Tensor:
+        """The stream with what a sublayer found for it; `norm` names its norms in the block."""
         raise NotImplementedError
 
     def join(self, x: Tensor, found: Tensor, block: "Block") -> Tensor:
@@ -48,16 +63,16 @@ class Wiring(Spec):
 class PreNormSpec(Wiring):
     """x + f(norm(x)): the stream itself is never normed, so gradients pass straight through.
 
+    Without `attention_norm` attention reads the stream as it is: in a first layer whose embedding is normed already.
     Source: Xiong et al. 2020.
     """
 
     kind: Literal["pre"] = "pre"
+    attention_norm: bool = True
 
-    def run(self, block: "Block", x: Tensor, step: LayerStep) -> Tensor:
-        watch = step.watch
-        x = watch("resid_pre", x)
-        x = watch("resid_mid", self.join(x, block.attention(watch("norm1", block.norm1(x)), step), block))
-        return watch("resid_post", self.join(x, block.feedforward(watch("norm2", block.norm2(x)), step), block))
+    def add(self, x: Tensor, block: "Block", norm: str, sublayer: Sublayer) -> Tensor:
+        read = x if norm == "norm1" and not self.attention_norm else block.norm(norm, x)
+        return self.join(x, sublayer(read), block)
 
 
 class PostNormSpec(Wiring):
@@ -65,11 +80,8 @@ class PostNormSpec(Wiring):
 
     kind: Literal["post"] = "post"
 
-    def run(self, block: "Block", x: Tensor, step: LayerStep) -> Tensor:
-        watch = step.watch
-        x = watch("resid_pre", x)
-        x = watch("resid_mid", block.norm1(self.join(x, block.attention(watch("norm1", x), step), block)))
-        return watch("resid_post", block.norm2(self.join(x, block.feedforward(watch("norm2", x), step), block)))
+    def add(self, x: Tensor, block: "Block", norm: str, sublayer: Sublayer) -> Tensor:
+        return block.norm(norm, self.join(x, sublayer(x), block))
 
 
 class OutputNormSpec(Wiring):
@@ -77,11 +89,8 @@ class OutputNormSpec(Wiring):
 
     kind: Literal["output"] = "output"
 
-    def run(self, block: "Block", x: Tensor, step: LayerStep) -> Tensor:
-        watch = step.watch
-        x = watch("resid_pre", x)
-        x = watch("resid_mid", self.join(x, block.norm1(block.attention(watch("norm1", x), step)), block))
-        return watch("resid_post", self.join(x, block.norm2(block.feedforward(watch("norm2", x), step)), block))
+    def add(self, x: Tensor, block: "Block", norm: str, sublayer: Sublayer) -> Tensor:
+        return self.join(x, block.norm(norm, sublayer(x)), block)
 
 
 class SandwichNormSpec(Wiring):
@@ -91,15 +100,10 @@ class SandwichNormSpec(Wiring):
 
     @property
     def norms(self) -> tuple[str, ...]:
-        return ("norm1", "norm1_after", "norm2", "norm2_after")
+        return ("", "_after")
 
-    def run(self, block: "Block", x: Tensor, step: LayerStep) -> Tensor:
-        watch = step.watch
-        x = watch("resid_pre", x)
-        found = block.norm1_after(block.attention(watch("norm1", block.norm1(x)), step))
-        x = watch("resid_mid", self.join(x, found, block))
-        found = block.norm2_after(block.feedforward(watch("norm2", block.norm2(x)), step))
-        return watch("resid_post", self.join(x, found, block))
+    def add(self, x: Tensor, block: "Block", norm: str, sublayer: Sublayer) -> Tensor:
+        return self.join(x, block.norm(f"{norm}_after", sublayer(block.norm(norm, x))), block)
 
 
 class ParallelSpec(Wiring):
@@ -111,15 +115,11 @@ class ParallelSpec(Wiring):
     kind: Literal["parallel"] = "parallel"
     one_norm: bool = False
 
-    @property
-    def norms(self) -> tuple[str, ...]:
-        return ("norm1",) if self.one_norm else ("norm1", "norm2")
-
     def run(self, block: "Block", x: Tensor, step: LayerStep) -> Tensor:
         watch = step.watch
         x = watch("resid_pre", x)
-        first = block.norm1(x)
-        second = first if self.one_norm else block.norm2(x)
+        first = block.norm("norm1", x)
+        second = first if self.one_norm else block.norm("norm2", x)
         x = watch("resid_mid", self.join(x, block.attention(watch("norm1", first), step), block))
         # What attention found stays, also where there is no stream to add it to.
         return watch("resid_post", x + self.weigh(block.feedforward(watch("norm2", second), step), block))
@@ -131,12 +131,19 @@ WiringSpec = Annotated[
 
 
 class BlockSpec(Spec):
-    """One layer of the stack."""
+    """One layer of the stack; with `cross` it also reads what an encoder has read, between the two others."""
 
     attention: AttentionSpec
     feedforward: FeedForwardSpec
     norm: NormSpec = RMSNormSpec()
     wiring: WiringSpec = PreNormSpec()
+    cross: CrossAttentionSpec | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.cross is not None and self.wiring.kind == "parallel":
+            raise ValueError("cross-attention reads what attention wrote: wiring 'parallel' has no place for it")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -149,33 +156,57 @@ class BlockSpec(Spec):
             return {**tree, "attention": {"kind": "grouped", **cast("dict[str, Any]", attention)}}
         return tree
 
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """The names of all norms of the block."""
+        if self.wiring.kind == "parallel" and self.wiring.one_norm:
+            return ("norm1",)
+        places = ("norm1", *(("norm_cross",) if self.cross else ()), "norm2")
+        if self.wiring.kind == "pre" and not self.wiring.attention_norm:
+            places = places[1:]
+        return tuple(f"{place}{after}" for place in places for after in self.wiring.norms)
+
     def points(self) -> tuple[str, ...]:
         """Canonical names of what can be watched in it, in the order of the pass."""
         attention, feedforward = self.attention.points(), self.feedforward.points()
-        return ("resid_pre", "norm1", *attention, "resid_mid", "norm2", *feedforward, "resid_post")
+        cross: tuple[str, ...] = ()
+        if self.cross is not None:
+            cross = (*(f"cross.{name}" for name in ("norm1", *self.cross.points())), "resid_cross")
+        return ("resid_pre", "norm1", *attention, "resid_mid", *cross, "norm2", *feedforward, "resid_post")
 
     def sizes(self, width: int) -> dict[str, int]:
         """The sizes of the axes H, K, C, F and, with experts, E."""
         return {**self.attention.sizes(width), **self.feedforward.sizes()}
+
+    def fits(self, width: int) -> None:
+        """Refuse sizes of heads that don't fit the width."""
+        self.attention.fits(width)
+        if self.cross is not None:
+            self.cross.fits(width)
 
     def build(self, width: int) -> "Block":
         return Block(width, self)
 
 
 class Block(nn.Module):
-    """One layer; it has the norms that its wiring names."""
-
-    norm1: Norm
-    norm1_after: Norm
-    norm2: Norm
-    norm2_after: Norm
+    """One layer; it has the norms that its spec names."""
 
     def __init__(self, width: int, spec: BlockSpec):
         super().__init__()
         self.wiring = spec.wiring
         self.attention, self.feedforward = spec.attention.build(width), spec.feedforward.build(width)
-        for name in spec.wiring.norms:
+        self.cross = spec.cross.build(width) if spec.cross else None
+        for name in spec.norms:
             self.add_module(name, spec.norm.build(width))
 
     def forward(self, x: Float[Tensor, "B T D"], step: LayerStep) -> Float[Tensor, "B T D"]:
         return self.wiring.run(self, x, step)
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """The stream through one of its norms."""
+        return cast("Tensor", getattr(self, name)(x))
+
+    @property
+    def remembers(self) -> tuple[Kept, ...]:
+        """What a cache keeps for it."""
+        return (*self.attention.remembers, *(self.cross.remembers if self.cross else ()))

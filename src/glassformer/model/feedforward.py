@@ -15,7 +15,7 @@ from glassformer.ops.activation import relu_squared
 from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
 
-Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "silu", "tanh"]
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -29,6 +29,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 

@@ -85,12 +85,14 @@ class BlocksSpec(Spec):
 
 
 class BidirectionalSpec(Spec):
-    """A token sees all tokens of its sequence."""
+    """A token sees all tokens of its sequence, or those at most `window` away, before and after it."""
 
     kind: Literal["bidirectional"] = "bidirectional"
+    window: int | None = Field(default=None, ge=0)
 
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
-        return (key >= 0) & (query >= -1)
+        seen = (key >= 0) & (query >= -1)
+        return seen if self.window is None else seen & ((query - key).abs() <= self.window)
 
     @property
     def reach(self) -> int | None:

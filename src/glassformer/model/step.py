@@ -3,11 +3,12 @@
 Only facts about this pass; never configuration.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.model.watch import OFF, Watcher
@@ -55,6 +56,44 @@ class Cache(Protocol):
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What an encoder has read, for the decoder's cross-attention.
+
+    states:    [B, M, D] the encoder's last states.
+    positions: [B, M] where each source token stands (or [1, M] where all rows agree); -1 marks padding.
+
+    What a layer makes of the states (its keys and values) is made at the first pass and kept here, so that decoding
+    pays for it once. A memory that is to be trained through belongs to one pass.
+    """
+
+    states: Float[Tensor, "B M D"]
+    positions: Int[Tensor, "#B M"]
+    made: dict[int, tuple[Tensor, ...]] = field(default_factory=dict[int, tuple[Tensor, ...]])
+
+    def take(self, rows: Int[Tensor, "n"]) -> "Memory":
+        """The memory of these rows, with all that was made of it (for a batch that changes, or beams that split)."""
+        made = {layer: tuple(part[rows] for part in parts) for layer, parts in self.made.items()}
+        return Memory(self.states[rows], self.positions.expand(self.states.size(0), -1)[rows], made)
+
+    def layer(self, index: int) -> "LayerMemory":
+        return LayerMemory(self, index)
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """The memory as one layer sees it."""
+
+    memory: Memory
+    index: int
+
+    def recall(self, make: Callable[[Tensor], tuple[Tensor, ...]]) -> Remembered:
+        """What `make(states)` gives (each [B, M, …]): made once, then remembered."""
+        if self.index not in self.memory.made:
+            self.memory.made[self.index] = make(self.memory.states)
+        return ThisPass(self.memory.positions, None, self.memory.made[self.index])
+
+
+@dataclass(frozen=True)
 class Step:
     """One pass over tokens [B, T].
 
@@ -62,6 +101,8 @@ class Step:
     segments:  [B, T] which document each belongs to; tokens of different segments never see each other.
     plain:     every row is one sequence standing at 0 … T-1 and nothing is remembered, so "sees all before" is
                a triangle and needs no mask.
+    types:     [B, T] which text of a pair each token belongs to (0 or 1), for models that embed it.
+    memory:    what the encoder has read, for models that attend to it.
     """
 
     positions: Int[Tensor, "#B T"]
@@ -69,17 +110,31 @@ class Step:
     cache: Cache | None = None
     watch: Watcher = OFF
     plain: bool = False
+    types: Int[Tensor, "B T"] | None = None
+    memory: Memory | None = None
 
     @staticmethod
-    def whole(tokens: Int[Tensor, "B T"], watch: Watcher = OFF) -> "Step":
+    def whole(tokens: Int[Tensor, "B T"], watch: Watcher = OFF, memory: Memory | None = None) -> "Step":
         """The pass that sees whole sequences from their start."""
         positions = torch.arange(tokens.size(1), device=tokens.device)[None]
-        return Step(positions, watch=watch, plain=True)
+        return Step(positions, watch=watch, plain=True, memory=memory)
+
+    @staticmethod
+    def padded(tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], watch: Watcher = OFF) -> "Step":
+        """The pass over rows of unlike length; `real` is false at padding, which no token sees."""
+        positions = (real.cumsum(dim=1) - 1).masked_fill(~real, -1)
+        return Step(positions, watch=watch)
+
+    def within(self, scope: str) -> "Step":
+        """The same step as a part of the model sees it: what it shows is named `scope.…`."""
+        return replace(self, watch=self.watch.at(scope))
 
     def layer(self, index: int) -> "LayerStep":
         """The same step as layer `index` sees it, so that modules never know their index."""
         cache = None if self.cache is None else self.cache.layer(index)
-        return LayerStep(self.positions, self.segments, cache, self.watch.at(f"blocks.{index}"), self.plain)
+        memory = None if self.memory is None else self.memory.layer(index)
+        watch = self.watch.at(f"blocks.{index}")
+        return LayerStep(self.positions, self.segments, cache, watch, self.plain, memory)
 
 
 @dataclass(frozen=True)
@@ -91,6 +146,11 @@ class LayerStep:
     cache: LayerCache | None
     watch: Watcher
     plain: bool
+    memory: LayerMemory | None = None
+
+    def within(self, scope: str) -> "LayerStep":
+        """The same, for a part whose names are prefixed with `scope.`."""
+        return replace(self, watch=self.watch.at(scope))
 
     def unwatched(self) -> "LayerStep":
         """The same, for a part inside a part: its inner values have no names of their own."""

@@ -1,6 +1,8 @@
-"""The Transformer: embed the tokens, let each block add to the stream, read the next token off the end."""
+"""The Transformer: embed the tokens, let each block add to the stream, read the next token off the end.
 
-from collections.abc import Iterator
+What runs the blocks is `stack.py`, next door: a decoder, an encoder, or one before the other are the same stack.
+"""
+
 from typing import Annotated, Literal, Self, cast
 
 import torch
@@ -8,14 +10,13 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from glassformer.model.attention import AttentionSpec
-from glassformer.model.block import Block, BlockSpec
+from glassformer.errors import SpecError
+from glassformer.model.block import Block
 from glassformer.model.embedding import EmbeddingSpec, HeadSpec, TiedHeadSpec, TokenEmbedding, TokenEmbeddingSpec
 from glassformer.model.linear import ExpertLinear, Linear
-from glassformer.model.norm import NormSpec, RMSNormSpec
-from glassformer.model.position import NoPositionSpec, Position, PositionSpec, Shared
-from glassformer.model.step import Kept, Step
-from glassformer.ops.dropout import dropout
+from glassformer.model.position import Position
+from glassformer.model.stack import Stack, StackSpec
+from glassformer.model.step import Kept, Memory, Step
 from glassformer.spec import Spec
 
 
@@ -44,7 +45,7 @@ class QuietInitSpec(Spec):
     def deviation(self, linear: Linear | ExpertLinear, layers: int) -> float:
         if linear.to_stream:
             return 0.0
-        return self.head if linear.axes.writes == "V" else self.gain * linear.weight.size(-1) ** -0.5
+        return self.head if linear.axes.writes in ("V", "Y") else self.gain * linear.weight.size(-1) ** -0.5
 
     def of_embedding(self) -> float:
         return self.embedding
@@ -53,115 +54,110 @@ class QuietInitSpec(Spec):
 InitSpec = Annotated[NormalInitSpec | QuietInitSpec, Field(discriminator="kind")]
 
 
-class TransformerSpec(Spec):
-    """A whole decoder. `blocks` is a pattern, repeated until there are `layers` (one block spec means all alike)."""
+class EncoderSpec(StackSpec):
+    """What reads the source of an encoder-decoder: a stack as wide as the decoder, whose masks see both ways.
+
+    It reads with the model's own token vectors, or with those of its own `embedding`. `start` are the tokens that the
+    decoder begins with, before the first that it writes.
+    """
+
+    embedding: EmbeddingSpec | None = None
+    start: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
+
+
+class TransformerSpec(StackSpec):
+    """A whole model: a decoder where its masks are causal, an encoder where they see both ways.
+
+    With an `encoder` in front, whose states the blocks' `cross` attention reads, it is an encoder-decoder.
+    """
 
     vocabulary: int = Field(ge=1)
     width: int = Field(ge=1)
-    context: int = Field(ge=1, description="tokens it is trained to see at once")
-    layers: int = Field(ge=1)
     embedding: EmbeddingSpec = TokenEmbeddingSpec()
-    position: PositionSpec = NoPositionSpec()
-    blocks: tuple[BlockSpec, ...] = Field(min_length=1)
-    norm: NormSpec | None = RMSNormSpec()
     head: HeadSpec = TiedHeadSpec()
     init: InitSpec = NormalInitSpec()
+    encoder: EncoderSpec | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        self._fits_position()
-        limits = (self.position.limit, *(block.attention.position.limit for block in self.blocks))
-        for limit in limits:
-            if limit is not None and self.context > limit:
+        self.fits(self.width)
+        crossing = any(block.cross is not None for block in self.blocks)
+        if self.encoder is None:
+            if crossing:
                 raise ValueError(
-                    f"context ({self.context}) is longer than the learned positions ({limit}); "
-                    "lower context or raise position.length"
+                    "blocks.N.cross reads an encoder, but the model has none; give encoder, or leave it out"
                 )
-        for block in self.blocks:
-            block.attention.fits(self.width)
+            return self
+        self.encoder.fits(self.width)
+        if not crossing:
+            raise ValueError("the model has an encoder, but no block reads it: give blocks.N.cross")
+        if any(block.cross is not None for block in self.encoder.blocks):
+            raise ValueError(
+                "encoder.blocks.N.cross has nothing to read: cross-attention belongs to the decoder's blocks"
+            )
         return self
-
-    def _fits_position(self) -> None:
-        kind, sharing = (
-            self.position.kind,
-            [block for block in self.blocks if block.attention.position.kind == "shared"],
-        )
-        if kind == "shared":
-            raise ValueError("position 'shared' means the model's own: it belongs to blocks.N.attention.position")
-        if self.position.acts not in ((), ("embed",)) and not sharing:
-            raise ValueError(
-                f"position {kind!r} acts inside attention: it belongs to blocks.N.attention.position, "
-                "or is shared by those whose position is 'shared'"
-            )
-        if sharing and self.position.acts in ((), ("embed",)):
-            raise ValueError(
-                f"blocks.N.attention.position is 'shared', but the model's position {kind!r} acts elsewhere"
-            )
-        if len({self._at(block.attention) for block in sharing}) > 1:
-            raise ValueError("blocks that share a position must have heads of the same number and width")
-        if sharing and self.position.kind == "rotary":
-            self.position.fits(self._at(sharing[0].attention)[0])
-
-    def _at(self, attention: AttentionSpec) -> tuple[int, int]:
-        return attention.width_of_head(self.width), attention.heads
-
-    def build_position(self) -> Position:
-        """The model's position: as wide as what it acts on."""
-        sharing = [block.attention for block in self.blocks if block.attention.position.kind == "shared"]
-        return self.position.build(*(self._at(sharing[0]) if sharing else (self.width, 1)))
-
-    def each_block(self) -> Iterator[BlockSpec]:
-        """The spec of each layer, the pattern unrolled."""
-        for index in range(self.layers):
-            yield self.blocks[index % len(self.blocks)]
 
     def build(self) -> "Transformer":
         """A model with fresh weights drawn from torch's global generator."""
         return Transformer(self)
 
 
-class Transformer(nn.Module):
-    """Tokens [B, T] in, logits [B, T, V] out."""
+class Encoder(Stack):
+    """Source tokens [B, M] in, states [B, M, D] out."""
+
+    def __init__(self, spec: EncoderSpec, whole: TransformerSpec):
+        own = spec.embedding.build(whole.vocabulary, whole.width) if spec.embedding else None
+        super().__init__(spec, whole.width, spec.embedding or whole.embedding, own)
+
+    def forward(self, source: Int[Tensor, "B M"], shared: TokenEmbedding, step: Step) -> Float[Tensor, "B M D"]:
+        """`shared` are the model's token vectors, for an encoder that has none of its own."""
+        return self.run((self.embedding or shared)(source, step.types), step)
+
+
+class Transformer(Stack):
+    """Tokens [B, T] in, logits [B, T, V] out (or what else its head gives)."""
+
+    embedding: TokenEmbedding
 
     def __init__(self, spec: TransformerSpec):
-        super().__init__()
+        super().__init__(spec, spec.width, spec.embedding, spec.embedding.build(spec.vocabulary, spec.width))
         self.spec = spec
-        self.embedding = spec.embedding.build(spec.vocabulary, spec.width)
-        self.position = spec.build_position()
-        self.blocks = nn.ModuleList(block.build(spec.width) for block in spec.each_block())
-        for module in self.blocks.modules():
-            if isinstance(module, Shared):
-                module.of(self.position)
-        self.norm = spec.norm.build(spec.width) if spec.norm else nn.Identity()
         self.head = spec.head.build(spec.vocabulary, spec.width)
+        self.encoder = Encoder(spec.encoder, spec) if spec.encoder else None
         self.initialise()
 
-    def forward(self, tokens: Int[Tensor, "B T"], step: Step) -> Float[Tensor, "B T V"]:
-        return step.watch("logits", self.head(self.read(tokens, step), self.embedding))
+    def forward(self, tokens: Int[Tensor, "B T"], step: Step) -> Float[Tensor, "B *logits"]:
+        return step.watch("logits", self.head(self.read(tokens, step), self.embedding, step.positions))
 
     def read(self, tokens: Int[Tensor, "B T"], step: Step) -> Float[Tensor, "B T D"]:
         """The pass up to the head: the final, normed stream."""
-        watch = step.watch
-        x = watch("embedding", self.embedding(tokens))
-        x = watch("position", self.position.embed(x, step.positions))
-        x = dropout(x, self.spec.embedding.dropout, self.training)
-        for index, block in enumerate(self.blocks):
-            x = block(x, step.layer(index))
-        return watch("final_norm", self.norm(x))
+        return self.run(self.embedding(tokens, step.types), step)
+
+    def encode(self, source: Int[Tensor, "B M"], step: Step) -> Memory:
+        """What the encoder reads in a source, for passes of the decoder: `Step(…, memory=…)`.
+
+        Raises:
+            SpecError: the model has no encoder.
+        """
+        if self.encoder is None:
+            raise SpecError("this model has no encoder: it continues a text, and reads no source")
+        return Memory(self.encoder(source, self.embedding, step.within("encoder")), step.positions)
 
     @torch.no_grad()
     def initialise(self) -> None:
         """Draw fresh weights as `spec.init` says; gains are 1 and biases 0 already."""
-        init = self.spec.init
+        init, encoder = self.spec.init, set(self.encoder.modules()) if self.encoder else set[nn.Module]()
         for module in self.modules():
             if isinstance(module, Linear | ExpertLinear):
-                module.weight.normal_(std=init.deviation(module, self.spec.layers))
+                layers = self.encoder.layers if self.encoder and module in encoder else self.layers
+                module.weight.normal_(std=init.deviation(module, layers))
             elif isinstance(module, TokenEmbedding):
-                module.weight.normal_(std=init.of_embedding())
+                for vectors in module.parameters(recurse=False):
+                    vectors.normal_(std=init.of_embedding())
             elif isinstance(module, Position):
                 module.initialise(init.of_embedding())
 
     @property
     def remembers(self) -> tuple[tuple[Kept, ...], ...]:
         """What a cache keeps, layer by layer."""
-        return tuple(cast("Block", block).attention.remembers for block in self.blocks)
+        return tuple(cast("Block", block).remembers for block in self.blocks)

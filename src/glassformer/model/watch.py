@@ -4,14 +4,15 @@
 `Trace` keeps what it is asked for and may replace it on its way. A trace belongs to one request.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from glassformer.model.stack import StackSpec
     from glassformer.model.transformer import TransformerSpec
 
 CATALOGUE: Mapping[str, tuple[str, str]] = {
@@ -32,6 +33,7 @@ CATALOGUE: Mapping[str, tuple[str, str]] = {
     "z": ("B H T W", "what each head mixed from the values: the input of the output projection"),
     "attention_out": ("B T D", "what attention adds to the stream"),
     "resid_mid": ("B T D", "the stream between attention and feed-forward"),
+    "resid_cross": ("B T D", "the stream between cross-attention and feed-forward (encoder-decoders only)"),
     "norm2": ("B T D", "what the feed-forward reads: the stream, normed where the wiring norms first"),
     "router": ("B T E", "a score for every expert, before softmax or sigmoid (mixtures of experts only)"),
     "ffn_pre": ("B T F", "hidden units before the activation (the linear branch in a gated unit)"),
@@ -40,9 +42,12 @@ CATALOGUE: Mapping[str, tuple[str, str]] = {
     "ffn_out": ("B T D", "what the feed-forward adds to the stream"),
     "resid_post": ("B T D", "the stream as the block hands it on"),
     "final_norm": ("B T D", "the stream as the head reads it"),
-    "logits": ("B T V", "a score for every token of the vocabulary"),
+    "logits": ("B T V", "a score for every token of the vocabulary, or what else the head gives"),
 }
-"""Canonical names, in the order of the pass: axes and meaning. Names inside block i are `blocks.i.NAME`."""
+"""Canonical names, in the order of the pass: axes and meaning.
+
+Names inside block i are `blocks.i.NAME`, in its cross-attention `blocks.i.cross.NAME`, in an encoder `encoder.NAME`.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,18 +66,37 @@ class Point:
 
 
 def points(spec: "TransformerSpec") -> dict[str, Point]:
-    """Everything that can be watched in a model of this spec, by full name, in the order of the pass."""
-    outer = {"D": spec.width, "V": spec.vocabulary}
-    found: list[Point] = []
-    for name, (axes, meaning) in CATALOGUE.items():
-        if name == "resid_pre":
-            for index, block in enumerate(spec.each_block()):
-                sizes = {**outer, **block.sizes(spec.width)}
-                for inner in block.points():
-                    found.append(Point(f"blocks.{index}.{inner}", CATALOGUE[inner][0], sizes, CATALOGUE[inner][1]))
-        if name in ("embedding", "position", "final_norm", "logits"):
-            found.append(Point(name, axes, outer, meaning))
+    """Everything that can be watched in a model of this spec, by full name, in the order of the pass.
+
+    An encoder's points are those of its own pass over M source tokens, and come first.
+    """
+    outer = {"D": spec.width, "V": spec.vocabulary, **spec.head.sizes()}
+    found = [*_source_points(spec), *_stack_points(spec, spec.width)]
+    found.append(Point("logits", spec.head.logits, outer, CATALOGUE["logits"][1]))
     return {point.name: point for point in found}
+
+
+def _source_points(spec: "TransformerSpec") -> Iterator[Point]:
+    if spec.encoder is not None:
+        for point in _stack_points(spec.encoder, spec.width):
+            axes = point.axes.replace("T", "M").replace("S", "M")
+            yield replace(point, name=f"encoder.{point.name}", axes=axes)
+
+
+def _stack_points(spec: "StackSpec", width: int) -> Iterator[Point]:
+    """The points of one stack, from the embedding to its last norm."""
+    outer = {"D": width}
+    for name in ("embedding", "position"):
+        yield Point(name, CATALOGUE[name][0], outer, CATALOGUE[name][1])
+    for index, block in enumerate(spec.each_block()):
+        sizes = {**outer, **block.sizes(width)}
+        crossing = sizes if block.cross is None else {**outer, **block.cross.sizes(width)}
+        for inner in block.points():
+            axes, meaning = CATALOGUE[inner.removeprefix("cross.")]
+            if inner.startswith("cross."):  # its keys are the source's
+                axes = axes.replace("T", "M") if inner in ("cross.k", "cross.v") else axes.replace("S", "M")
+            yield Point(f"blocks.{index}.{inner}", axes, crossing if inner.startswith("cross.") else sizes, meaning)
+    yield Point("final_norm", CATALOGUE["final_norm"][0], outer, CATALOGUE["final_norm"][1])
 
 
 @runtime_checkable

@@ -1,22 +1,29 @@
 """The families whose weights we read and write, by the `model_type` in their config.json. One file each."""
 
 from glassformer.checkpoint.families import (
+    bart,
+    bert,
     deepseek,
+    distilbert,
     gemma2,
     gemma3,
     glm4,
     gpt2,
     gpt_neox,
     llama,
+    marian,
     mistral,
     mixtral,
+    modernbert,
     olmo2,
     phi3,
     qwen2,
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    roberta,
     smollm3,
+    t5,
 )
 from glassformer.checkpoint.families.base import Family
 
@@ -28,5 +35,6 @@ FAMILIES: dict[str, Family] = {
         *(file.FAMILY for file in (gemma2, gemma3, phi3, olmo2, smollm3, glm4, gpt_neox)),
         deepseek.V2,
         deepseek.V3,
+        *(file.FAMILY for file in (bert, roberta, distilbert, modernbert, t5, bart, marian)),
     )
 }

@@ -4,14 +4,15 @@ What an architecture can't express is never listed by hand. A config is written 
 difference between the two specs is refused by name: a field that is added to the model tomorrow is covered today.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from glassformer.checkpoint.rename import Rule
 from glassformer.errors import CheckpointError, SpecError
+from glassformer.model.stack import StackSpec
 from glassformer.model.transformer import TransformerSpec
 from glassformer.spec import describe
 
@@ -53,6 +54,9 @@ class Family:
     rules:  the name table for a spec (not widened).
     prefix: what their names begin with; files of the bare model leave it out.
     unused: patterns of names that their checkpoints may hold without need.
+    heads:  the architecture for each kind of head, where there are several.
+    old:    endings of names that older files have, and what they are called now.
+    settle: a config made definite by the names that the file beside it holds, where the config alone isn't.
     """
 
     model_type: str
@@ -63,6 +67,13 @@ class Family:
     rules: Callable[[TransformerSpec], list[Rule]]
     prefix: str
     unused: tuple[str, ...] = ()
+    heads: Mapping[str, str] = field(default_factory=dict[str, str])
+    old: Mapping[str, str] = field(default_factory=dict[str, str])
+    settle: Callable[[Tree, Collection[str]], Tree] = lambda config, names: config
+
+    def architecture_of(self, spec: TransformerSpec) -> str:
+        """What they call a model with this head."""
+        return self.heads.get(spec.head.kind, self.architecture)
 
     def spec(self, config: Tree) -> TransformerSpec:
         """Their config as a spec; raises CheckpointError where it asks for what we don't have, or makes no sense."""
@@ -81,15 +92,14 @@ class Family:
 
     def config(self, spec: TransformerSpec) -> dict[str, Any]:
         """A spec as their config; raises MisfitError that names the fields the architecture can't express."""
-        config = self.write(spec)
+        architecture = self.architecture_of(spec)
+        config = {**self.write(spec), "architectures": [architecture], "model_type": self.model_type}
         misfits = list(differences(plain(self.widen(spec)), plain(self.spec(config))))
         if misfits:
-            shown = "; ".join(
-                f"{path} = {ours}: {self.architecture} has {theirs}" for path, ours, theirs in misfits[:4]
-            )
+            shown = "; ".join(f"{path} = {ours}: {architecture} has {theirs}" for path, ours, theirs in misfits[:4])
             more = f"; and {len(misfits) - 4} more" if len(misfits) > 4 else ""
-            raise MisfitError(f"this model is no {self.architecture}: {shown}{more}", len(misfits))
-        return {"architectures": [self.architecture], "model_type": self.model_type, **config}
+            raise MisfitError(f"this model is no {architecture}: {shown}{more}", len(misfits))
+        return config
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -109,18 +119,36 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, A
 
 def plain(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as a tree in which equal models are equal: blocks unrolled, defaults written out, training left out."""
-    blocks = []
-    for block in spec.each_block():
-        attention = block.attention
-        if attention.kind == "grouped":
-            width = attention.width_of_head(spec.width)
-            attention = attention.replace(head_width=width, scale=attention.scale or width**-0.5)
-        else:
-            attention = attention.replace(scale=attention.scale or attention.width_of_head(spec.width) ** -0.5)
-        blocks.append(block.replace(attention=attention))
     tree = spec.model_dump(mode="json")
-    tree["blocks"] = [block.model_dump(mode="json") for block in blocks]
+    tree["blocks"] = _unrolled(spec, spec.width)
+    if spec.encoder is not None:
+        tree["encoder"]["blocks"] = _unrolled(spec.encoder, spec.width)
+        tree["encoder"]["embedding"] = (spec.encoder.embedding or spec.embedding).model_dump(mode="json")
+        tree["encoder"]["shares"] = spec.encoder.embedding is None
     return _without_training(tree)
+
+
+def _unrolled(stack: StackSpec, width: int) -> list[dict[str, Any]]:
+    return [
+        block.replace(
+            attention=_written_out(block.attention, width),
+            cross=_written_out(block.cross, width) if block.cross else None,
+        ).model_dump(mode="json")
+        for block in stack.each_block()
+    ]
+
+
+def _written_out(attention: Any, width: int) -> Any:
+    """An attention with its width of head and scale, as far as its kind has them."""
+    head = attention.width_of_head(width)
+    defaults = {"scale": head**-0.5, "head_width": head}
+    return attention.replace(
+        **{
+            name: value
+            for name, value in defaults.items()
+            if name in type(attention).model_fields and getattr(attention, name) is None
+        }
+    )
 
 
 def _without_training(tree: Any) -> Any:
@@ -130,7 +158,7 @@ def _without_training(tree: Any) -> Any:
 
 
 def _brief(value: Any) -> Any:
-    return value["kind"] if isinstance(value, dict) and "kind" in value else value
+    return value.get("kind", "given") if isinstance(value, dict) else value
 
 
 def refuse(config: Tree, plain: Mapping[str, Sequence[Any]]) -> None:

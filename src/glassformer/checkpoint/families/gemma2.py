@@ -78,7 +78,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
         "query_pre_attn_scalar": max(1, round(scale**-2)),
         "attention_bias": parts.biased(attention),
         "attn_logit_softcapping": getattr(attention, "softcap", None),
-        "final_logit_softcapping": spec.head.softcap,
+        "final_logit_softcapping": getattr(spec.head, "softcap", None),
     }
 
 

@@ -269,7 +269,7 @@ def decoder_rules(spec: TransformerSpec, layer: Layer, norms: Mapping[str, str] 
     table = [same("model.embed_tokens.weight", "embedding.weight"), *norm("model.norm", "norm", spec.norm, spec.width)]
     for index, block in enumerate(spec.each_block()):
         there, here = f"model.layers.{index}", f"blocks.{index}"
-        for ours in block.wiring.norms:
+        for ours in block.norms:
             table += norm(f"{there}.{norms.get(ours, ours)}", f"{here}.{ours}", block.norm, spec.width)
         table += layer(there, here, block)
     return table if spec.head.kind == "tied" else [*table, same("lm_head.weight", "head.own.weight")]
