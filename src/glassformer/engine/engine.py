@@ -70,29 +70,38 @@ class Engine:
     def add(self, prompt: Prompt, params: SamplingParams = DEFAULTS) -> Handle:
         """Begin a request; iterate over what comes back for its events.
 
+        A decoder continues the prompt; an encoder-decoder reads it, and writes from its own start.
+
         Raises:
             RequestError: when the prompt is longer than the context or holds tokens that the model doesn't have.
         """
-        tokens = self.tokens_of(prompt)
+        tokens, source = self.tokens_of(prompt), ()
+        if self.model.spec.encoder is not None:  # what is given is read, and what is written begins anew
+            tokens, source = list(self.model.spec.encoder.start), tuple(tokens)
         most = len(tokens) + params.max_tokens
         if self.limit is not None:
             most = min(most, self.limit + 1)  # the last token is written, never read, so it needs no position
         sampler = Sampler(params, tokens, self.vocabulary)
-        handle = Handle(self, Sequence(tokens, most), sampler)
+        handle = Handle(self, Sequence(tokens, most, source), sampler)
         self._inbox.put(lambda: self._accept(handle))
         return handle
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt; an empty one begins, like every document, after the token that ends documents."""
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        encoder = self.model.spec.encoder
+        limit = self.context if encoder is None else encoder.position.limit
+        if not isinstance(prompt, str):
+            tokens = list(prompt)
+        else:  # a source is read as its tokenizer frames it: with the token that ends it
+            tokens = self.tokenizer.encode(prompt) if encoder is None else self.tokenizer.frame(prompt).tokens
         if not tokens:
             if self.eos is None:
                 raise RequestError("the prompt is empty and the tokenizer has no token to begin with", do="give one")
             tokens = [self.eos]
-        if len(tokens) > self.context:
+        if limit is not None and len(tokens) > limit:
             raise RequestError(
-                f"the prompt has {len(tokens)} tokens, the model's context holds {self.context}",
-                do=f"leave out at least {len(tokens) - self.context} tokens",
+                f"the prompt has {len(tokens)} tokens, the model's context holds {limit}",
+                do=f"leave out at least {len(tokens) - limit} tokens",
             )
         strange = next((token for token in tokens if not 0 <= token < self.model.spec.vocabulary), None)
         if strange is not None:

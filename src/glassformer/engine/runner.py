@@ -1,12 +1,14 @@
 """The runner: carries a planned pass to the model and brings back the scores for the next tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.engine.cache import PagedCache, PagePool
+from glassformer.engine.memories import Memories
 from glassformer.engine.sequence import Chunk
 from glassformer.model.transformer import Transformer
 from glassformer.model.watch import OFF, Watcher
@@ -18,6 +20,7 @@ class Runner:
     def __init__(self, model: Transformer, pool: PagePool):
         self.model, self.pool = model, pool
         self.device = model.embedding.weight.device
+        self.memories = Memories(model) if model.encoder is not None else None
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk], watch: Watcher = OFF) -> Float[Tensor, "B V"]:
@@ -25,6 +28,8 @@ class Runner:
         counts = [chunk.count for chunk in chunks]
         cache = PagedCache(self.pool, [chunk.sequence.lease for chunk in chunks], counts)
         step = cache.step(watch)
+        if self.memories is not None:
+            step = replace(step, memory=self.memories.of([chunk.sequence for chunk in chunks]))
         rows = [chunk.tokens + [0] * (cache.width - chunk.count) for chunk in chunks]
         x = self.model.read(torch.tensor(rows, device=self.device), step)
         if cache.width > 1:
@@ -32,4 +37,6 @@ class Runner:
             x = x[torch.arange(len(counts), device=self.device), ends][:, None]
         logits = step.watch("logits", self.model.head(x, self.model.embedding))
         cache.advance()
+        if self.memories is not None:
+            self.memories.keep()
         return logits[:, -1]
