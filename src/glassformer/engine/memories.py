@@ -28,17 +28,6 @@ class Memories:
         self._together = running, together
         return together
 
-    def keep(self) -> None:
-        """After a pass: hand back to each sequence what was made of its source, so that it is made once."""
-        assert self._together is not None, "a pass comes first"
-        running, together = self._together
-        for index, sequence in enumerate(running):
-            assert sequence.memory is not None, "every sequence of a pass has its memory"
-            if len(sequence.memory.made) < len(together.made):
-                size = sequence.memory.states.size(1)
-                for layer, parts in together.made.items():
-                    sequence.memory.made[layer] = tuple(part[index : index + 1, :size].clone() for part in parts)
-
     def _read(self, new: Several[Sequence]) -> None:
         if not new:
             return
@@ -49,10 +38,12 @@ class Memories:
         real = torch.arange(size, device=device) < lengths
         tokens = torch.tensor(rows, device=device)
         whole = self.model.encode(tokens, Step.whole(tokens) if real.all() else Step.padded(tokens, real))
+        self.model.prepare(whole)
         for index, sequence in enumerate(new):
             own = slice(index, index + 1), slice(0, len(sequence.source))
+            made = {layer: tuple(part[own].clone() for part in parts) for layer, parts in whole.made.items()}
             positions = torch.arange(len(sequence.source), device=device)[None]
-            sequence.memory = Memory(whole.states[own].clone(), positions)
+            sequence.memory = Memory(whole.states[own].clone(), positions, made)
 
 
 def side_by_side(memories: Several[Memory]) -> Memory:
@@ -66,10 +57,9 @@ def side_by_side(memories: Several[Memory]) -> Memory:
             row[: part.size(1)] = part[0]
         return whole
 
-    layers = set.intersection(*(set(memory.made) for memory in memories))
     made = {
         layer: tuple(together(parts) for parts in zip(*(memory.made[layer] for memory in memories), strict=True))
-        for layer in sorted(layers)
+        for layer in memories[0].made
     }
     states = together([memory.states for memory in memories])
     return Memory(states, together([memory.positions for memory in memories], fill=-1), made)

@@ -37,6 +37,4 @@ class Runner:
             x = x[torch.arange(len(counts), device=self.device), ends][:, None]
         logits = step.watch("logits", self.model.head(x, self.model.embedding))
         cache.advance()
-        if self.memories is not None:
-            self.memories.keep()
         return logits[:, -1]

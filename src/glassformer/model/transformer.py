@@ -143,6 +143,12 @@ class Transformer(Stack):
             raise SpecError("this model has no encoder: it continues a text, and reads no source")
         return Memory(self.encoder(source, self.embedding, step.within("encoder")), step.positions)
 
+    def prepare(self, memory: Memory) -> None:
+        """Make what every layer makes of a memory (its keys and values) now, and not at the first pass."""
+        for index, block in enumerate(self.blocks):
+            if (cross := cast("Block", block).cross) is not None:
+                memory.layer(index).recall(cross.keys_and_values)
+
     @torch.no_grad()
     def initialise(self) -> None:
         """Draw fresh weights as `spec.init` says; gains are 1 and biases 0 already."""

@@ -25,6 +25,13 @@ class Span(NamedTuple):
     end: int
 
 
+class Framed(NamedTuple):
+    """Token ids with the special tokens that stand around a text or two, and for each the text it belongs to (0, 1)."""
+
+    tokens: list[int]
+    types: list[int]
+
+
 class Tokenizer:
     """Encodes and decodes text. Never adds a token, never parses one out of plain text unless asked.
 
@@ -36,10 +43,10 @@ class Tokenizer:
 
     def __init__(self, rules: str, config: dict[str, Any] | None = None):
         """`rules` is the text of a tokenizer.json, `config` the tree of a tokenizer_config.json."""
-        self._rules, self._config = _settle(rules), dict(config or {})
+        self._plain, self._config = _settled(rules), dict(config or {})
+        self._rules = self._plain.to_str(pretty=True)
         self._tree: dict[str, Any] = json.loads(self._rules)
         # Whether special tokens are parsed is a state of the Rust object, so there is one object for each way.
-        self._plain = tokenizers.Tokenizer.from_str(self._rules)
         self._plain.encode_special_tokens = True
         self.kind = _kind(self._tree)
         self.vocabulary = max(self._plain.get_vocab(with_added_tokens=True).values()) + 1
@@ -91,12 +98,34 @@ class Tokenizer:
         try:
             encodings = rust.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError:
-            if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-                raise TokenizerError(
-                    "the text holds half a surrogate pair, which is no character (bytes that are no UTF-8 give such)"
-                ) from None
+            for text in texts:
+                _refuse_surrogates(text)
             raise
         return [encoding.ids for encoding in encodings]
+
+    def frame(
+        self, text: str, pair: str | None = None, *, limit: int | None = None, parse_special: bool = False
+    ) -> Framed:
+        """`text`, or two, with the special tokens its rules put around them: `[CLS] … [SEP]`, `<s> … </s>`, `… </s>`.
+
+        No more than `limit` tokens in all: the longer text loses its last ones. Rules that say nothing add nothing.
+
+        Raises:
+            TokenizerError: when `limit` has no room for the special tokens.
+        """
+        rust = self._parsing if parse_special else self._plain
+        texts = [text] if pair is None else [text, pair]
+        for one in texts:
+            _refuse_surrogates(one)
+        parts = [rust.encode(one, add_special_tokens=False) for one in texts]
+        if limit is not None:
+            room = limit - rust.num_special_tokens_to_add(pair is not None)
+            if room < 0:
+                raise TokenizerError(f"{limit} tokens have no room for the {limit - room} special ones")
+            for part, size in zip(parts, _shares([len(part.ids) for part in parts], room), strict=True):
+                part.truncate(size)
+        whole = rust.post_process(*parts, add_special_tokens=True)
+        return Framed(whole.ids, whole.type_ids)
 
     def spans(self, text: str, *, parse_special: bool = False) -> list[Span]:
         """The tokens of `text`, each with its place in it."""
@@ -125,12 +154,16 @@ class Tokenizer:
         vocabulary can't spell replaced by [UNK] (BERT, uncased).
         """
         if self.kind != "wordpiece":
-            return text
+            return text if self._plain.normalizer is None else self.decode(self.encode(text))
         normalizer, split, unknown = self._plain.normalizer, self._plain.pre_tokenizer, self._tree["model"]["unk_token"]
         plain = normalizer.normalize_str(text) if normalizer else text
         words = [word for word, _ in split.pre_tokenize_str(plain)]
         spelled = [[token.value for token in self._plain.model.tokenize(word)] for word in words]
         return " ".join(unknown if unknown in parts else word for word, parts in zip(words, spelled, strict=True))
+
+    def name(self, token: int) -> str | None:
+        """What the vocabulary calls a token (`Ġthe`, `##ing`, `▁of`, `<0x0A>`, `</s>`); None for an id without one."""
+        return self._plain.id_to_token(self._checked(token))
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for, without the space that WordPiece puts between words; b"" if special."""
@@ -179,6 +212,23 @@ _BERT_ROLES = {
 }
 
 
+def _refuse_surrogates(text: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        what = "the text holds half a surrogate pair, which is no character (bytes that are no UTF-8 give such)"
+        raise TokenizerError(what) from None
+
+
+def _shares(lengths: list[int], room: int) -> list[int]:
+    """How much of each length stays when no more than `room` may: the longest gives way first."""
+    if len(lengths) == 1:
+        return [min(lengths[0], room)]
+    first, second = lengths
+    if first + second <= room:
+        return lengths
+    shorter = min(first, second, room // 2)
+    return [shorter, room - shorter] if first < second else [room - shorter, shorter]
+
+
 def _places(ids: list[int], pieces: list[bytes], text: str) -> list[Span]:
     """Spans of tokens whose bytes, joined, are the text."""
     characters = [index for index, character in enumerate(text) for _ in character.encode("utf-8")]
@@ -190,8 +240,8 @@ def _places(ids: list[int], pieces: list[bytes], text: str) -> list[Span]:
     return spans
 
 
-def _settle(rules: str) -> str:
-    """The rules as the Rust library writes them, without cutting or padding (a foreign file may ask for both)."""
+def _settled(rules: str) -> tokenizers.Tokenizer:
+    """The Rust object of rules, without cutting or padding (a foreign file may ask for both)."""
     try:
         rust = tokenizers.Tokenizer.from_str(rules)
     except Exception as error:  # the library raises bare Exceptions
@@ -201,7 +251,7 @@ def _settle(rules: str) -> str:
         raise TokenizerError("the tokenizer has no tokens")
     rust.no_truncation()
     rust.no_padding()
-    return rust.to_str(pretty=True)
+    return rust
 
 
 def _kind(tree: dict[str, Any]) -> str:
