@@ -16,6 +16,26 @@ def read_document(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file can't be read, is larger than 16 MiB, or is no JSON object.
     """
+    return parse(_bytes(path), where=path)
+
+
+def read_list(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a list in a file; errors as `read_document`."""
+    tree = _parsed(_bytes(path), path)
+    if not isinstance(tree, list) or not all(isinstance(item, dict) for item in tree):
+        raise CheckpointError(f"expected a list of JSON objects, found {type(tree).__name__}", where=path)
+    return tree
+
+
+def parse(data: bytes, where: Path) -> dict[str, Any]:
+    """The JSON object in UTF-8 bytes; a name that occurs twice is refused."""
+    tree = _parsed(data, where)
+    if not isinstance(tree, dict):
+        raise CheckpointError(f"expected a JSON object, found {type(tree).__name__}", where=where)
+    return tree
+
+
+def _bytes(path: Path) -> bytes:
     if not path.is_file():
         raise CheckpointError("no such file" if not path.exists() else "not a regular file", where=path)
     try:
@@ -25,20 +45,16 @@ def read_document(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"can't read: {error.strerror}", where=path) from None
     if len(data) > MAX_BYTES:
         raise CheckpointError(f"expected at most {MAX_BYTES} bytes of JSON, found more", where=path)
-    return parse(data, where=path)
+    return data
 
 
-def parse(data: bytes, where: Path) -> dict[str, Any]:
-    """The JSON object in UTF-8 bytes; a name that occurs twice is refused."""
+def _parsed(data: bytes, where: Path) -> Any:
     try:
-        tree = json.loads(data.decode(), object_pairs_hook=_unique)
+        return json.loads(data.decode(), object_pairs_hook=_unique)
     except RecursionError:
         raise CheckpointError("not a usable JSON document: nested too deeply", where=where) from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError among them
         raise CheckpointError(f"not a usable JSON document: {error}", where=where) from None
-    if not isinstance(tree, dict):
-        raise CheckpointError(f"expected a JSON object, found {type(tree).__name__}", where=where)
-    return tree
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

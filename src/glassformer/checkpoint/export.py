@@ -9,9 +9,13 @@ import torch
 from glassformer.checkpoint.atomic import write_folder
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.checkpoint.families.base import Family, MisfitError
+from glassformer.checkpoint.families.encoders import SENTENCES
 from glassformer.checkpoint.rename import exported
+from glassformer.checkpoint.sentences import FILES as SENTENCE_FILES
+from glassformer.checkpoint.sentences import write_sentence_files
 from glassformer.checkpoint.tensors import save_tensors
 from glassformer.errors import CheckpointError
+from glassformer.model.embedding import PooledHeadSpec
 from glassformer.model.transformer import Transformer, TransformerSpec
 from glassformer.tokenizer import Tokenizer
 
@@ -23,6 +27,7 @@ OURS = {
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    *SENTENCE_FILES,
 }
 
 
@@ -55,6 +60,8 @@ def export_folder(model: Transformer, tokenizer: Tokenizer | None, target: Path,
         named = {**ends, "pad_token_id": padding}
         known = {name: token for name, token in named.items() if token is not None or name not in config}
         _write(folder / "config.json", {**config, **known, "dtype": _name(dtype)})
+        if SENTENCES in config and isinstance(head := model.spec.head, PooledHeadSpec):
+            write_sentence_files(folder, head, model.spec.width, model.spec.context)
         _write(folder / "generation_config.json", ends)
         save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
 

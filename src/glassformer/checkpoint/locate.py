@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.checkpoint.document import read_document
+from glassformer.checkpoint.sentences import sentence_facts
 from glassformer.errors import CheckpointError
 
 Which = Literal["best", "last"]
@@ -66,7 +67,8 @@ def _locate(path: Path, which: Which) -> Place:
         run = path.resolve().parent.parent if path.resolve().parent.name == "checkpoints" else None
         return Place(name, path, _tokenizer(path) or (_tokenizer(run) if run else None))
     if (path / "config.json").exists():
-        return Place(name, path, _tokenizer(path), read_document(path / "config.json"))
+        config = {**read_document(path / "config.json"), **sentence_facts(path)}
+        return Place(name, path, _tokenizer(path), config)
     if (path / "run.json").exists():
         raise CheckpointError("this run has no checkpoint yet", where=path, do="train it further")
     raise CheckpointError("no model in this folder", where=path, do=SHAPES)

@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "train": "train",
     "prove-resume": "prove",
     "generate": "generate",
+    "fill": "fill",
+    "embed": "embed",
     "eval": "evaluate",
     "tokens": "tokens",
     "describe": "describe",

@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from glassformer.checkpoint import load_model
 from glassformer.cli.complete import choice_table, printable, shown
-from glassformer.cli.device import DTypeName, choose_dtype
+from glassformer.cli.device import DTypeName
 from glassformer.cli.given import read_text
+from glassformer.cli.load import load_with_tokenizer
 from glassformer.engine import Completion, Engine, Event, Handle, SamplingParams
-from glassformer.errors import CheckpointError
-from glassformer.model.device import choose_device
+from glassformer.engine.beam import BeamParams, search
 from glassformer.spec import check
 from glassformer.tokenizer import Tokenizer
 
@@ -42,13 +41,15 @@ def generate(
     show_probabilities: Annotated[
         int, typer.Option(help="List so many alternatives for each token, with the model's own probabilities.")
     ] = 0,
+    beams: Annotated[int, typer.Option(help="Search with so many beams for the best text; 0 samples.", min=0)] = 0,
+    length_penalty: Annotated[float, typer.Option(help="Of a beam search: above 0 longer texts gain.")] = 0.6,
     num_samples: Annotated[int, typer.Option(help="Texts to write, side by side.", min=1)] = 1,
     echo: Annotated[bool, typer.Option(help="Print the beginning before what follows it.")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[DTypeName, typer.Option(help="Number format of weights and cache.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Continue a text, and show it as it is written.
+    """Continue a text, and show it as it is written; an encoder-decoder answers it (translates, sums up).
 
     Example: glassformer generate runs/first "To be, or not" --temperature 0.8 --show-probabilities 5
     """
@@ -68,21 +69,18 @@ def generate(
     }
     params = check(SamplingParams, settings, where="sampling")
     text = read_text(prompt, file, "PROMPT")
-    engine = _engine(model, device, dtype)
-    if as_json:
+    loaded, tokenizer = load_with_tokenizer(model, device, dtype)
+    engine = Engine(loaded.model, tokenizer)
+    echo = echo and loaded.spec.encoder is None  # what an encoder reads isn't continued
+    if beams:
+        wanted = {"beams": beams, "length_penalty": length_penalty, "max_tokens": max_tokens}
+        _search(engine, text, check(BeamParams, wanted, where="beam search"), as_json, text if echo else "")
+    elif as_json:
         completions = engine.generate([text] * num_samples, params)
         objects = [_object(engine.tokenizer, one, params) for one in completions]
         print(json.dumps(objects[0] if num_samples == 1 else {"samples": objects}, ensure_ascii=False))
     else:
         _show(engine, text, params, num_samples, echo)
-
-
-def _engine(path: Path, device: str, dtype: DTypeName) -> Engine:
-    place = choose_device(device)
-    loaded = load_model(path, device=place, dtype=choose_dtype(dtype, place))
-    if loaded.tokenizer is None:
-        raise CheckpointError("the model has no tokenizer", where=path, do="put tokenizer.json beside its weights")
-    return Engine(loaded.model, loaded.tokenizer)
 
 
 def _object(tokenizer: Tokenizer, completion: Completion, params: SamplingParams) -> dict[str, Any]:
@@ -98,6 +96,20 @@ def _object(tokenizer: Tokenizer, completion: Completion, params: SamplingParams
             for top in completion.top
         ]
     return plain
+
+
+def _search(engine: Engine, text: str, params: BeamParams, as_json: bool, before: str) -> None:
+    """Print the best text that a beam search finds; as JSON all of them, with what they are worth."""
+    found = search(engine, text, params)
+    if as_json:
+        objects = [
+            {"text": written, "tokens": list(one.tokens), "logprob": one.logprob, "score": one.score}
+            for written, one in found
+        ]
+        print(json.dumps({"beams": objects}, ensure_ascii=False))
+    else:
+        whole = before + found[0][0]
+        print(printable(whole) if sys.stdout.isatty() else whole)
 
 
 def _show(engine: Engine, text: str, params: SamplingParams, samples: int, echo: bool) -> None:

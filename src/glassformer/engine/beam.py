@@ -5,14 +5,15 @@ For texts that have one right answer (a translation, a summary); for free writin
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from glassformer.errors import SpecError
+from glassformer.engine.engine import Engine, Prompt
+from glassformer.errors import RequestError, SpecError
 from glassformer.model.step import LayerCache, Memory, Remembered, Step, ThisPass
 from glassformer.model.transformer import Transformer
 from glassformer.spec import Spec
@@ -44,6 +45,30 @@ class Hypothesis:
     tokens: tuple[int, ...]
     logprob: float
     score: float
+
+
+def search(engine: Engine, prompt: Prompt, params: BeamParams) -> list[tuple[str, Hypothesis]]:
+    """The best texts for a prompt (or for a source, where the model has an encoder), best first.
+
+    Raises:
+        RequestError: as `Engine.add`; also when the prompt leaves no room to write.
+    """
+    tokens = engine.tokens_of(prompt)
+
+    def work(model: Transformer) -> list[Hypothesis]:
+        start, memory = tokens, None
+        if model.spec.encoder is not None:
+            source = torch.tensor([tokens], device=model.embedding.weight.device)
+            start, memory = list(model.spec.encoder.start), model.encode(source, Step.whole(source))
+        room = params.max_tokens if engine.limit is None else engine.limit + 1 - len(start)
+        if room < 1:
+            raise RequestError(f"the prompt fills the model's context of {engine.limit}", do="shorten it")
+        ends = [] if engine.eos is None else [engine.eos]
+        return beam_search(model, [start], ends, params.replace(max_tokens=min(room, params.max_tokens)), memory)[0]
+
+    with torch.inference_mode():
+        found = engine.turn(work)
+    return [(engine.tokenizer.decode(one.tokens, skip_special=True), one) for one in found]
 
 
 class RowCache:
@@ -148,9 +173,11 @@ class Search:
         best = scores.flatten(1).topk(min(2 * K, scores[0].numel()), dim=1)
         V = scores.size(-1)
         self.written += 1
+        worths = cast("list[list[float]]", best.values.tolist())  # pyright: ignore[reportUnknownMemberType]
+        ranks = cast("list[list[int]]", best.indices.tolist())  # pyright: ignore[reportUnknownMemberType]
         chosen = [
             self._sort_out(index, worth, [(place // V, place % V) for place in places])
-            for index, (worth, places) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+            for index, (worth, places) in enumerate(zip(worths, ranks, strict=True))
         ]
         device = self.logprob.device
         self.logprob = torch.tensor([[worth for worth, _, _ in row] for row in chosen], device=device).double()

@@ -36,6 +36,9 @@ THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items(
 OF_TRAINING = ("dropout", "init", "context")
 
 
+FAR = 1000  # fields: of a model that can't even be compared
+
+
 class MisfitError(CheckpointError):
     """A model that an architecture can't express, and in how many fields."""
 
@@ -94,7 +97,11 @@ class Family:
         """A spec as their config; raises MisfitError that names the fields the architecture can't express."""
         architecture = self.architecture_of(spec)
         config = {**self.write(spec), "architectures": [architecture], "model_type": self.model_type}
-        misfits = list(differences(plain(self.widen(spec)), plain(self.spec(config))))
+        try:
+            back = self.spec(config)
+        except CheckpointError as error:  # sizes that only make sense with parts that they don't have
+            raise MisfitError(f"this model is no {architecture}: {error.what}", FAR) from None
+        misfits = list(differences(plain(self.widen(spec)), plain(back)))
         if misfits:
             shown = "; ".join(f"{path} = {ours}: {architecture} has {theirs}" for path, ours, theirs in misfits[:4])
             more = f"; and {len(misfits) - 4} more" if len(misfits) > 4 else ""
@@ -173,6 +180,11 @@ def refuse(config: Tree, plain: Mapping[str, Sequence[Any]]) -> None:
 def with_biases(part: Any, **biases: bool) -> Any:
     """A part with these biases set, as far as its kind has them."""
     return part.replace(**{name: value for name, value in biases.items() if name in type(part).model_fields})
+
+
+def with_bias(norm: Any) -> Any:
+    """A norm with a bias, where its kind can have one."""
+    return norm.replace(bias=True) if norm is not None and norm.kind == "layer" else norm
 
 
 def activation(name: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, activation, size, with_biases
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, activation, size, with_bias, with_biases
 from glassformer.checkpoint.rename import Rule, filled, same
 from glassformer.errors import CheckpointError
 from glassformer.model.attention import GroupedAttentionSpec
@@ -41,6 +41,9 @@ TASKS = {
 
 SENTENCES = "sentence_transformers"
 """Where a config says how the vectors of sentences are made, of a folder that has been made for them."""
+
+LONGEST = "max_seq_length"
+"""The most tokens of a sentence, where that is fewer than the model has positions for."""
 
 
 def heads(name: str) -> dict[str, str]:
@@ -132,10 +135,11 @@ def post_norm(config: Tree, unused: int, types: int, head: HeadSpec) -> Transfor
         wiring=PostNormSpec(dropout=dropout),
     )  # fmt: skip
     length = size(config, "max_position_embeddings") - unused
+    longest = size(config, LONGEST) if config.get(LONGEST) else length
     return TransformerSpec(
         vocabulary=size(config, "vocab_size"),
         width=size(config, "hidden_size"),
-        context=length,
+        context=min(length, longest),
         layers=size(config, "num_hidden_layers"),
         embedding=TokenEmbeddingSpec(types=types, norm=norm, dropout=dropout),
         position=LearnedSpec(length=length, unused=unused),
@@ -167,19 +171,15 @@ def post_norm_fields(spec: TransformerSpec) -> dict[str, Any]:
 
 def widen(spec: TransformerSpec) -> TransformerSpec:
     """With every bias: one that is zero changes nothing."""
-
-    def wide(norm: Any) -> Any:
-        return norm.replace(bias=True) if norm is not None and norm.kind == "layer" else norm
-
     blocks = tuple(
         block.replace(
             attention=with_biases(block.attention, bias=True, out_bias=True),
             feedforward=with_biases(block.feedforward, bias=True),
-            norm=wide(block.norm),
+            norm=with_bias(block.norm),
         )
         for block in spec.blocks
     )
-    return spec.replace(blocks=blocks, embedding=spec.embedding.replace(norm=wide(spec.embedding.norm)))
+    return spec.replace(blocks=blocks, embedding=spec.embedding.replace(norm=with_bias(spec.embedding.norm)))
 
 
 # Name tables

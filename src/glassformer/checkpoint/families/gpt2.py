@@ -5,7 +5,16 @@ Its matrices are stored as [inputs, outputs], and q, k and v lie in one.
 
 from typing import Any
 
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, refuse, size, with_biases
+from glassformer.checkpoint.families.base import (
+    THEIR_ACTIVATION,
+    Family,
+    Tree,
+    activation,
+    refuse,
+    size,
+    with_bias,
+    with_biases,
+)
 from glassformer.checkpoint.rename import Rule, filled, same, split, transposed
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.block import BlockSpec, PreNormSpec
@@ -75,19 +84,15 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
 
 def widen(spec: TransformerSpec) -> TransformerSpec:
     """With every bias: one that is zero changes nothing."""
-
-    def wide(norm: Any) -> Any:
-        return norm.replace(bias=True) if norm.kind == "layer" else norm
-
     blocks = tuple(
         block.replace(
             attention=with_biases(block.attention, bias=True, out_bias=True),
             feedforward=with_biases(block.feedforward, bias=True),
-            norm=wide(block.norm),
+            norm=with_bias(block.norm),
         )
         for block in spec.blocks
     )
-    return spec.replace(blocks=blocks, norm=wide(spec.norm))
+    return spec.replace(blocks=blocks, norm=with_bias(spec.norm))
 
 
 def rules(spec: TransformerSpec) -> list[Rule]:

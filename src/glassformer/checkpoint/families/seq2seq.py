@@ -3,7 +3,15 @@
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, activation, refuse, size, with_biases
+from glassformer.checkpoint.families.base import (
+    THEIR_ACTIVATION,
+    Tree,
+    activation,
+    refuse,
+    size,
+    with_bias,
+    with_biases,
+)
 from glassformer.checkpoint.rename import Rule, filled, row, same
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.attention.cross import CrossAttentionSpec
@@ -104,23 +112,20 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
 def widen(spec: TransformerSpec) -> TransformerSpec:
     """With every bias: one that is zero changes nothing."""
 
-    def wide(norm: Any) -> Any:
-        return norm.replace(bias=True) if norm is not None and norm.kind == "layer" else norm
-
     def blocks(stack: StackSpec) -> tuple[BlockSpec, ...]:
         return tuple(
             block.replace(
                 attention=with_biases(block.attention, bias=True, out_bias=True),
                 cross=block.cross and with_biases(block.cross, bias=True, out_bias=True),
                 feedforward=with_biases(block.feedforward, bias=True),
-                norm=wide(block.norm),
+                norm=with_bias(block.norm),
             )
             for block in stack.blocks
         )
 
     encoder = spec.encoder and spec.encoder.replace(blocks=blocks(spec.encoder))
     head = with_biases(spec.head, bias=True) if spec.head.kind in ("tied", "untied") else spec.head
-    embedding = spec.embedding.replace(norm=wide(spec.embedding.norm))
+    embedding = spec.embedding.replace(norm=with_bias(spec.embedding.norm))
     return spec.replace(blocks=blocks(spec), encoder=encoder, head=head, embedding=embedding)
 
 

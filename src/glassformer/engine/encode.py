@@ -1,0 +1,132 @@
+"""Whole texts through a model, in batches: vectors of texts, and words that fill a gap."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.errors import RequestError
+from glassformer.model.embedding import Pooling, pool
+from glassformer.model.step import Step
+from glassformer.model.transformer import Transformer
+from glassformer.ops.softmax import softmax
+from glassformer.tokenizer import Tokenizer
+from glassformer.tokenizer.base import Framed
+
+MASKS = ("[MASK]", "<mask>")
+"""What tokenizers call the token that stands for a gap."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One gap of a text: its place among the tokens, and the likeliest tokens for it with their probabilities."""
+
+    place: int
+    candidates: tuple[tuple[int, float], ...]
+
+
+@torch.inference_mode()
+def embed(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pooling: Pooling | None = None,
+    batch_size: int = 32,
+) -> Float[Tensor, "N D"]:
+    """A vector for every text, in their order.
+
+    A model that was made for it pools as its head says. Any other pools its last stream, as `pooling` says (by default
+    the mean): a decoder that of its tokens, an encoder-decoder that of its encoder. Texts longer than the context lose
+    their last tokens.
+
+    Raises:
+        RequestError: a text without tokens, a way of pooling that the model's own head contradicts.
+    """
+    own = model.spec.head.kind == "pooled"
+    if own and pooling is not None:
+        raise RequestError("this model has its own way of pooling", do="leave --pooling out")
+    framed = [_framed(model, tokenizer, text) for text in texts]
+    vectors = torch.empty(0)
+    for rows, tokens, step in _batches(model, framed, batch_size):
+        if own:
+            found = model(tokens, step)
+        elif model.encoder is not None:
+            found = pool(model.encode(tokens, step).states, step.positions, pooling or "mean")
+        else:
+            found = pool(model.read(tokens, step), step.positions, pooling or "mean")
+        if not len(vectors):
+            vectors = found.new_empty(len(texts), found.size(-1))
+        vectors[rows] = found
+    return vectors
+
+
+@torch.inference_mode()
+def fill(model: Transformer, tokenizer: Tokenizer, text: str, top: int = 5) -> tuple[list[int], list[Gap]]:
+    """The tokens of a text with gaps, and what may stand in each, all judged in one pass.
+
+    Raises:
+        RequestError: a text without a gap or longer than the context, a model or tokenizer that can't fill gaps.
+    """
+    mask = gap_name(tokenizer)
+    if "V" not in model.spec.head.logits or not _sees_both_ways(model):
+        raise RequestError("this model doesn't fill gaps", do="take a masked language model, such as BERT")
+    framed = tokenizer.frame(text, parse_special=True)
+    tokens, gap = framed.tokens, tokenizer.special[mask]
+    if gap not in tokens:
+        raise RequestError(f"the text has no gap: expected {mask} in it", do=f'write "… {mask} …"')
+    if len(tokens) > model.spec.context:
+        what = f"the text has {len(tokens)} tokens, the model's context holds {model.spec.context}"
+        raise RequestError(what, do=f"leave out at least {len(tokens) - model.spec.context} tokens")
+    ((_, row, step),) = _batches(model, [framed], 1)
+    # Ids that no token has are rows of the table that were added to make its size round.
+    found = softmax(model(row, step)[0, :, : tokenizer.vocabulary].float())
+    best = found.topk(min(top, found.size(-1)), dim=-1)
+    listed = cast("list[list[int]]", best.indices.tolist())  # pyright: ignore[reportUnknownMemberType]
+    likely = cast("list[list[float]]", best.values.tolist())  # pyright: ignore[reportUnknownMemberType]
+    gaps = [
+        Gap(place, tuple(zip(listed[place], likely[place], strict=True)))
+        for place, token in enumerate(tokens)
+        if token == gap
+    ]
+    return tokens, gaps
+
+
+def gap_name(tokenizer: Tokenizer) -> str:
+    """What stands for a gap in a text."""
+    found = next((name for name in MASKS if name in tokenizer.special), None)
+    if found is None:
+        raise RequestError(f"the tokenizer has no token for a gap (known: {', '.join(MASKS)})")
+    return found
+
+
+def _sees_both_ways(model: Transformer) -> bool:
+    return all(block.attention.mask.kind == "bidirectional" for block in model.spec.blocks)
+
+
+def _framed(model: Transformer, tokenizer: Tokenizer, text: str) -> Framed:
+    framed = tokenizer.frame(text, limit=model.spec.context)
+    if not framed.tokens:
+        raise RequestError("a text without a single token has no vector", do="leave empty texts out")
+    return framed
+
+
+def _batches(model: Transformer, framed: Sequence[Framed], size: int) -> Iterator[tuple[list[int], Tensor, Step]]:
+    """Texts of like length side by side: which rows they are, their tokens [B, T], and where those stand."""
+    device = model.embedding.weight.device
+    order = sorted(range(len(framed)), key=lambda index: len(framed[index].tokens))
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        longest = len(framed[rows[-1]].tokens)
+        tokens, types, real = (torch.zeros(len(rows), longest, dtype=torch.long, device=device) for _ in range(3))
+        for line, index in enumerate(rows):
+            length = len(framed[index].tokens)
+            tokens[line, :length] = torch.tensor(framed[index].tokens, device=device)
+            types[line, :length] = torch.tensor(framed[index].types, device=device)
+            real[line, :length] = 1
+        positions = torch.where(real.bool(), torch.arange(longest, device=device), -1)
+        # With one length there is no padding, and nothing needs to be hidden.
+        step = Step.whole(tokens) if bool(real.all()) else Step(positions)
+        yield rows, tokens, Step(step.positions, plain=step.plain, types=types)
