@@ -1,6 +1,7 @@
 """What an encoder has read for each sequence, side by side for a pass; read once, whatever company a sequence is in."""
 
 from collections.abc import Sequence as Several
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ class Memories:
 
     def __init__(self, model: Transformer):
         self.model = model
+        self._own: WeakKeyDictionary[Sequence, Memory] = WeakKeyDictionary()
         self._together: tuple[tuple[Sequence, ...], Memory] | None = None
 
     def of(self, sequences: Several[Sequence]) -> Memory:
@@ -22,8 +24,8 @@ class Memories:
         running = tuple(sequences)
         if self._together is not None and self._together[0] == running:
             return self._together[1]
-        self._read([sequence for sequence in running if sequence.memory is None])
-        memories = [sequence.memory for sequence in running if sequence.memory is not None]
+        self._read([sequence for sequence in running if sequence not in self._own])
+        memories = [self._own[sequence] for sequence in running]
         together = memories[0] if len(memories) == 1 else side_by_side(memories)
         self._together = running, together
         return together
@@ -43,7 +45,7 @@ class Memories:
             own = slice(index, index + 1), slice(0, len(sequence.source))
             made = {layer: tuple(part[own].clone() for part in parts) for layer, parts in whole.made.items()}
             positions = torch.arange(len(sequence.source), device=device)[None]
-            sequence.memory = Memory(whole.states[own].clone(), positions, made)
+            self._own[sequence] = Memory(whole.states[own].clone(), positions, made)
 
 
 def side_by_side(memories: Several[Memory]) -> Memory:

@@ -1,25 +1,20 @@
 """A sequence on its way: the tokens of one request, and how many of them the cache has seen."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from glassformer.engine.pages import Lease
-
-if TYPE_CHECKING:  # the scheduler, which plans sequences, needs no torch
-    from glassformer.model.step import Memory
 
 
 @dataclass(eq=False)
 class Sequence:
     """`tokens` starts with the prompt and grows; `most` is the length at which it has to end.
 
-    A model with an encoder also reads a `source`; `memory` is what it has read there.
+    A model with an encoder also reads a `source`.
     """
 
     tokens: list[int]
     most: int
     source: tuple[int, ...] = ()
-    memory: "Memory | None" = field(default=None, repr=False)
     lease: Lease = field(default_factory=Lease)
     prompt: int = field(init=False)
 
