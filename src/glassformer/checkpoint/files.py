@@ -20,12 +20,12 @@ from glassformer.checkpoint.gguf_model import GgufModel, gguf_model
 from glassformer.checkpoint.locate import PICKLES, Place, Which, locate, pickled
 from glassformer.checkpoint.rename import Source, check, imported, same
 from glassformer.checkpoint.tensors import Entry, TensorFile, save_tensors
-from glassformer.errors import CheckpointError, SpecError, TokenizerError
+from glassformer.checkpoint.tokenizer import tokenizer_inside
+from glassformer.errors import CheckpointError, SpecError
 from glassformer.model.transformer import Transformer, TransformerSpec
 from glassformer.model.unfilled import Unfilled
 from glassformer.spec import check as check_spec
-from glassformer.tokenizer import Tokenizer
-from glassformer.tokenizer.foreign import from_lists
+from glassformer.tokenizer import Tokenizer, read_tokenizer
 
 WEIGHTS, SPEC, INDEX = "model.safetensors", "spec.json", "model.safetensors.index.json"
 
@@ -75,7 +75,9 @@ def load_model(
         family = _family(place, inside)
         source = inside or stack.enter_context(_weights(place, family))
         spec = _spec(place, family, inside, source.entries)
-        tokenizer = Tokenizer.load(place.tokenizer) if place.tokenizer else _inside(inside)
+        tokenizer = (
+            read_tokenizer(place.tokenizer) if place.tokenizer else tokenizer_inside(inside.file if inside else None)
+        )
         _refuse_another(tokenizer, spec, place)
         _refuse_sizes(spec, source, place.folder)
         model = _unfilled(spec, place.folder)
@@ -84,16 +86,6 @@ def load_model(
         check(rules, shapes, source, family.unused if family else (), place.folder)
         _fill(model, imported(rules, source), device, dtype)
     return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder)
-
-
-def _inside(model: GgufModel | None) -> Tokenizer | None:
-    """The tokenizer that a GGUF file holds."""
-    if model is None or "tokenizer.ggml.model" not in model.file.facts:
-        return None
-    try:
-        return from_lists(model.file.facts)
-    except TokenizerError as error:
-        raise TokenizerError(error.what, where=model.file.path, do=error.do) from None
 
 
 def _refuse_another(tokenizer: Tokenizer | None, spec: TransformerSpec, place: Place) -> None:
