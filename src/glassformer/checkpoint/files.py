@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.document import read_document
+from glassformer.checkpoint.ends import generation_config, stop_ids
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.checkpoint.families.base import Family
 from glassformer.checkpoint.gguf import GgufFile, Packed
@@ -32,13 +33,17 @@ WEIGHTS, SPEC, INDEX = "model.safetensors", "spec.json", "model.safetensors.inde
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model from disk, in evaluation mode. `folder` is where its weights were, `name` what to call it."""
+    """A model from disk, in evaluation mode.
+
+    `folder` is where its weights were, `name` what to call it, `stops` are the ids at which it stops writing.
+    """
 
     model: Transformer
     tokenizer: Tokenizer | None
     spec: TransformerSpec
     name: str
     folder: Path
+    stops: frozenset[int] = frozenset()
 
 
 def save_model(
@@ -85,7 +90,16 @@ def load_model(
         rules = [same(name, name) for name in shapes] if family is None else family.rules(spec)
         check(rules, shapes, source, family.unused if family else (), place.folder)
         _fill(model, imported(rules, source), device, dtype)
-    return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder)
+    stops = _stops(place, tokenizer, inside)
+    return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder, stops)
+
+
+def _stops(place: Place, tokenizer: Tokenizer | None, inside: GgufModel | None) -> frozenset[int]:
+    configs = [] if inside else [place.config or {}, generation_config(place.folder)]
+    try:
+        return stop_ids(tokenizer, configs, inside.file.facts if inside else None)
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=error.where or place.folder) from None
 
 
 def _refuse_another(tokenizer: Tokenizer | None, spec: TransformerSpec, place: Place) -> None:

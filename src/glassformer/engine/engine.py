@@ -52,11 +52,19 @@ class Engine:
     touches the model.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, spec: EngineSpec = DEFAULT_SPEC):
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        spec: EngineSpec = DEFAULT_SPEC,
+        stops: Iterable[int] | None = None,
+    ):
+        """`stops` are the tokens at which a text ends; None: the tokenizer's end of a document."""
         self.model, self.tokenizer = model.eval(), tokenizer
         self.context, self.limit = _length(model, spec.context)
         self.vocabulary = min(tokenizer.vocabulary, model.spec.vocabulary)
         self.eos = _end_of(tokenizer)
+        self.stops = frozenset([] if self.eos is None else [self.eos]) if stops is None else frozenset(stops)
         span = _span(model, self.context, spec)
         fitting = spec.memory // (bytes_per_token(model) * spec.page_size)
         self.pool = PagePool(model, pages=max(span.pages, min(spec.batch_size * span.pages, fitting)), span=span)
