@@ -63,7 +63,7 @@ class Handle:
 
     def __init__(self, engine: "Engine", sequence: Sequence, sampler: Sampler):
         self.engine, self.sequence, self.sampler = engine, sequence, sampler
-        self.cancelled = self.finished = False
+        self.cancelled = self.finished = self.keep = False
         self._guard = StopGuard(sampler.params.stop)
         self._ends: frozenset[int] = frozenset() if sampler.params.ignore_eos else engine.stops
         self._decoder = StreamDecoder(engine.tokenizer, skip_special=True)

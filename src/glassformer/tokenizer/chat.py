@@ -22,7 +22,7 @@ from glassformer.tokenizer.base import Span, Tokenizer
 from glassformer.tokenizer.bert import name_of
 from glassformer.tokenizer.sandbox import BUDGET, Budget, LimitError, Sandbox, refused
 from glassformer.tokenizer.tree import ROLES
-from glassformer.tokenizer.turns import Marked, assistant_spans, marked_contents
+from glassformer.tokenizer.turns import Marked, assistant_spans, ending_of, marked_contents
 
 Message = Mapping[str, Any]
 LARGEST_TEMPLATE = 1_000_000  # characters
@@ -164,10 +164,17 @@ class Chat:
                 messages,
                 contents or marked_contents(lambda some: self._render(some, options), messages, text),
                 text,
-                self._turn_ends(),
+                [name for name, token in self.tokenizer.special.items() if token in self.stops],
             )
         spans = self._spans(text, contents)
         return [span.token for span in spans], _covered(spans, said)
+
+    @cached_property
+    def turn_ends(self) -> frozenset[int]:
+        """The special tokens that the template writes behind what the assistant says: where a model should stop."""
+        ending = ending_of(lambda some, ask: self._render(some, ASKING if ask else PLAIN))
+        names = self._special_names
+        return frozenset(self.tokenizer.special[name] for name in names.findall(ending)) if names else frozenset()
 
     def _render(self, messages: Sequence[Message], options: ChatOptions) -> str:
         if options.continue_final_message:
@@ -258,9 +265,6 @@ class Chat:
             else:
                 place += len(part)
         return found
-
-    def _turn_ends(self) -> list[str]:
-        return [name for name, token in self.tokenizer.special.items() if token in self.stops]
 
 
 def templates_of(config: Mapping[str, Any]) -> dict[str, str]:

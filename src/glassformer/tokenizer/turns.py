@@ -95,7 +95,7 @@ def assistant_spans(
 
     `ask(messages, add_generation_prompt)` renders; `turn_ends` are names of tokens at which the model stops.
     """
-    prompt, ending = _prompt(ask, messages), _ending(ask)
+    prompt, ending = _prompt(ask, messages), ending_of(ask)
     spans: list[tuple[int, int]] = []
     place = 0
     for index, content in enumerate(contents):
@@ -144,7 +144,7 @@ def _prompt(ask: Ask, messages: Sequence[Message]) -> str:
     return with_prompt.removeprefix(without) if with_prompt.startswith(without) else ""
 
 
-def _ending(ask: Ask) -> str:
+def ending_of(ask: Ask) -> str:
     """What a template writes behind what the assistant says, whether or not somebody speaks after it."""
     mark = f"\ue000{token_hex(8)}\ue001"
     turn: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": f"x{mark}"}]
