@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from glassformer.checkpoint import Loaded, load_model
 from glassformer.cli.complete import printable
-from glassformer.cli.device import DTypeName, choose_dtype
+from glassformer.cli.device import DTypeName
+from glassformer.cli.load import load_with_tokenizer
 from glassformer.engine import Engine, Handle, SamplingParams
-from glassformer.errors import ChatError, CheckpointError, RequestError
-from glassformer.model.device import choose_device
+from glassformer.errors import ChatError, RequestError
 from glassformer.spec import check
-from glassformer.tokenizer import Chat, ChatOptions
+from glassformer.tokenizer import Chat, ChatOptions, Tokenizer
 from glassformer.tokenizer.chat import templates_of
 
 RESET, EXIT = "/reset", "/exit"
@@ -60,9 +59,10 @@ def chat(
         "stop": stop or (),
     }
     params = check(SamplingParams, settings, where="sampling")
-    place = choose_device(device)
-    loaded = load_model(model, device=place, dtype=choose_dtype(dtype, place))
-    talk = Talk(*_ready(loaded, model, template), params, system)
+    loaded, tokenizer = load_with_tokenizer(model, device, dtype)
+    about = _chat(tokenizer, template, model, loaded.stops)
+    engine = Engine(loaded.model, tokenizer, stops=loaded.stops | about.turn_ends)
+    talk = Talk(engine, about, params, system)
     terminal = sys.stdin.isatty()
     if terminal:
         import readline  # noqa: F401  (gives input() its history and editing keys)
@@ -72,19 +72,17 @@ def chat(
         converse(talk, read=_ask if terminal else _line, write=_write)
 
 
-def _ready(loaded: Loaded, path: Path, template: Path | None) -> tuple[Engine, Chat]:
-    if loaded.tokenizer is None:
-        raise CheckpointError("the model has no tokenizer", where=path, do="put tokenizer.json beside its weights")
+def _chat(tokenizer: Tokenizer, template: Path | None, path: Path, stops: frozenset[int]) -> Chat:
+    """The conversations of a model, by the template given or by its own."""
     if template is not None:
         try:
             templates = {"default": template.read_bytes().decode("utf-8")}
         except UnicodeDecodeError:
             raise ChatError("expected UTF-8 text", where=template) from None
-    elif not (templates := templates_of(loaded.tokenizer.config)):
+    elif not (templates := templates_of(tokenizer.config)):
         advice = "give one with --template, or use `generate`: a model without one wasn't trained to chat"
         raise ChatError("the model has no chat template", where=path, do=advice)
-    chat = Chat(loaded.tokenizer, templates, loaded.stops)
-    return Engine(loaded.model, loaded.tokenizer, stops=loaded.stops | chat.turn_ends), chat
+    return Chat(tokenizer, templates, stops)
 
 
 class Talk:
