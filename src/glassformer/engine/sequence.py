@@ -9,7 +9,7 @@ from glassformer.engine.pages import Lease
 class Sequence:
     """`tokens` starts with the prompt and grows; `most` is the length at which it has to end.
 
-    The first `reused` tokens were remembered from the sequence before it. A model with an encoder also reads a `source`.
+    A model with an encoder also reads a `source`. The first `reused` tokens were remembered from a sequence before it.
     """
 
     tokens: list[int]
