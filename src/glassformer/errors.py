@@ -24,6 +24,10 @@ class TokenizerError(GlassformerError):
     """A tokenizer that can't be trained, read or used as asked."""
 
 
+class ChatError(GlassformerError):
+    """A chat template that is missing, broken or harmful, or a conversation that it refuses."""
+
+
 class CheckpointError(GlassformerError):
     """A checkpoint or model folder that is missing, damaged, or belongs to another model."""
 

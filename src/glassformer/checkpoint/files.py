@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.document import read_document
+from glassformer.checkpoint.ends import generation_config, stop_ids
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.checkpoint.families.base import Family
 from glassformer.checkpoint.gguf import GgufFile, Packed
@@ -20,25 +21,29 @@ from glassformer.checkpoint.gguf_model import GgufModel, gguf_model
 from glassformer.checkpoint.locate import PICKLES, Place, Which, locate, pickled
 from glassformer.checkpoint.rename import Source, check, imported, same
 from glassformer.checkpoint.tensors import Entry, TensorFile, save_tensors
-from glassformer.errors import CheckpointError, SpecError, TokenizerError
+from glassformer.checkpoint.tokenizer import tokenizer_inside
+from glassformer.errors import CheckpointError, SpecError
 from glassformer.model.transformer import Transformer, TransformerSpec
 from glassformer.model.unfilled import Unfilled
 from glassformer.spec import check as check_spec
-from glassformer.tokenizer import Tokenizer
-from glassformer.tokenizer.foreign import from_lists
+from glassformer.tokenizer import Tokenizer, read_tokenizer
 
 WEIGHTS, SPEC, INDEX = "model.safetensors", "spec.json", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model from disk, in evaluation mode. `folder` is where its weights were, `name` what to call it."""
+    """A model from disk, in evaluation mode.
+
+    `folder` is where its weights were, `name` what to call it, `stops` are the ids at which it stops writing.
+    """
 
     model: Transformer
     tokenizer: Tokenizer | None
     spec: TransformerSpec
     name: str
     folder: Path
+    stops: frozenset[int] = frozenset()
 
 
 def save_model(
@@ -75,7 +80,9 @@ def load_model(
         family = _family(place, inside)
         source = inside or stack.enter_context(_weights(place, family))
         spec = _spec(place, family, inside, source.entries)
-        tokenizer = Tokenizer.load(place.tokenizer) if place.tokenizer else _inside(inside)
+        tokenizer = (
+            read_tokenizer(place.tokenizer) if place.tokenizer else tokenizer_inside(inside.file if inside else None)
+        )
         _refuse_another(tokenizer, spec, place)
         _refuse_sizes(spec, source, place.folder)
         model = _unfilled(spec, place.folder)
@@ -83,17 +90,16 @@ def load_model(
         rules = [same(name, name) for name in shapes] if family is None else family.rules(spec)
         check(rules, shapes, source, family.unused if family else (), place.folder)
         _fill(model, imported(rules, source), device, dtype)
-    return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder)
+    stops = _stops(place, tokenizer, inside)
+    return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder, stops)
 
 
-def _inside(model: GgufModel | None) -> Tokenizer | None:
-    """The tokenizer that a GGUF file holds."""
-    if model is None or "tokenizer.ggml.model" not in model.file.facts:
-        return None
+def _stops(place: Place, tokenizer: Tokenizer | None, inside: GgufModel | None) -> frozenset[int]:
+    configs = [] if inside else [place.config or {}, generation_config(place.folder)]
     try:
-        return from_lists(model.file.facts)
-    except TokenizerError as error:
-        raise TokenizerError(error.what, where=model.file.path, do=error.do) from None
+        return stop_ids(tokenizer, configs, inside.file.facts if inside else None)
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=error.where or place.folder) from None
 
 
 def _refuse_another(tokenizer: Tokenizer | None, spec: TransformerSpec, place: Place) -> None:

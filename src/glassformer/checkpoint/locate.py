@@ -8,6 +8,7 @@ from typing import Any, Literal
 from glassformer.checkpoint.document import read_document
 from glassformer.checkpoint.sentences import sentence_facts
 from glassformer.errors import CheckpointError
+from glassformer.tokenizer.read import tokenizer_file
 
 Which = Literal["best", "last"]
 
@@ -111,7 +112,7 @@ def _of_run(run: Path, which: Which) -> Path:
 
 
 def _tokenizer(folder: Path) -> Path | None:
-    return folder if (folder / "tokenizer.json").exists() else None
+    return folder if tokenizer_file(folder) is not None else None
 
 
 def _not_a_folder(path: Path) -> CheckpointError:

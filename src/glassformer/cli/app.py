@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "train": "train",
     "prove-resume": "prove",
     "generate": "generate",
+    "chat": "chat",
     "fill": "fill",
     "embed": "embed",
     "eval": "evaluate",

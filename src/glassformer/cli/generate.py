@@ -70,7 +70,7 @@ def generate(
     params = check(SamplingParams, settings, where="sampling")
     text = read_text(prompt, file, "PROMPT")
     loaded, tokenizer = load_with_tokenizer(model, device, dtype)
-    engine = Engine(loaded.model, tokenizer)
+    engine = Engine(loaded.model, tokenizer, stops=loaded.stops)
     echo = echo and loaded.spec.encoder is None  # what an encoder reads isn't continued
     if beams:
         wanted = {"beams": beams, "length_penalty": length_penalty, "max_tokens": max_tokens}

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from glassformer.checkpoint import load_tokenizer
 from glassformer.cli.given import read_text
 from glassformer.errors import DataError
 from glassformer.tokenizer import Span, Tokenizer
@@ -25,7 +26,7 @@ SHOWN = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def tokens(
-    tokenizer: Annotated[Path, typer.Option(help="A run, or any folder with a tokenizer.json.", show_default=False)],
+    tokenizer: Annotated[Path, typer.Option(help="A run, a model, or a file of a tokenizer.", show_default=False)],
     text: Annotated[
         str | None, typer.Argument(help="The text; - reads it from standard input.", show_default=False)
     ] = None,
@@ -33,6 +34,10 @@ def tokens(
     special: Annotated[
         bool, typer.Option("--special", help="Read <|endoftext|> and its like as special tokens.")
     ] = False,
+    pattern: Annotated[
+        str | None,
+        typer.Option(help="For ranks of tiktoken: how words are cut (cl100k_base, qwen2 …).", show_default=False),
+    ] = None,
     rows: Annotated[int, typer.Option(help="Tokens to list; the figures are of all.", min=0)] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every token.")] = False,
 ) -> None:
@@ -41,7 +46,7 @@ def tokens(
     Example: glassformer tokens "今天天气真好, isn't it?" --tokenizer runs/first
     """
     given = _text(text, file)
-    rules = Tokenizer.load(tokenizer)
+    rules = load_tokenizer(tokenizer, pattern=pattern)
     spans = rules.spans(given, parse_special=special)
     if as_json:
         listed = [_entry(rules, given, span) for span in spans]

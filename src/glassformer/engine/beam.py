@@ -63,7 +63,7 @@ def search(engine: Engine, prompt: Prompt, params: BeamParams) -> list[tuple[str
         room = params.max_tokens if engine.limit is None else engine.limit + 1 - len(start)
         if room < 1:
             raise RequestError(f"the prompt fills the model's context of {engine.limit}", do="shorten it")
-        ends = [] if engine.eos is None else [engine.eos]
+        ends = sorted(engine.stops)
         return beam_search(model, [start], ends, params.replace(max_tokens=min(room, params.max_tokens)), memory)[0]
 
     with torch.inference_mode():

@@ -52,11 +52,19 @@ class Engine:
     touches the model.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, spec: EngineSpec = DEFAULT_SPEC):
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        spec: EngineSpec = DEFAULT_SPEC,
+        stops: Iterable[int] | None = None,
+    ):
+        """`stops` are the tokens at which a text ends; None: the tokenizer's end of a document."""
         self.model, self.tokenizer = model.eval(), tokenizer
         self.context, self.limit = _length(model, spec.context)
         self.vocabulary = min(tokenizer.vocabulary, model.spec.vocabulary)
         self.eos = _end_of(tokenizer)
+        self.stops = frozenset([] if self.eos is None else [self.eos]) if stops is None else frozenset(stops)
         span = _span(model, self.context, spec)
         fitting = spec.memory // (bytes_per_token(model) * spec.page_size)
         self.pool = PagePool(model, pages=max(span.pages, min(spec.batch_size * span.pages, fitting)), span=span)
@@ -67,10 +75,15 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def add(self, prompt: Prompt, params: SamplingParams = DEFAULTS) -> Handle:
+    def add(
+        self, prompt: Prompt, params: SamplingParams = DEFAULTS, *, after: Handle | None = None, keep: bool = False
+    ) -> Handle:
         """Begin a request; iterate over what comes back for its events.
 
         A decoder continues the prompt; an encoder-decoder reads it, and writes from its own start.
+
+        With `keep` its keys and values stay when it is over, until their pages are needed. A request `after` it reads
+        only what follows the beginning that the two share.
 
         Raises:
             RequestError: when the prompt is longer than the context or holds tokens that the model doesn't have.
@@ -83,7 +96,8 @@ class Engine:
             most = min(most, self.limit + 1)  # the last token is written, never read, so it needs no position
         sampler = Sampler(params, tokens, self.vocabulary)
         handle = Handle(self, Sequence(tokens, most, source), sampler)
-        self._inbox.put(lambda: self._accept(handle))
+        handle.keep = keep
+        self._inbox.put(lambda: self._accept(handle, after))
         return handle
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
@@ -190,18 +204,24 @@ class Engine:
         self.close()
 
     def drop(self, handle: Handle) -> None:
-        """The request is over; its pages are free again. Only between two passes (`Handle.cancel` asks for a turn)."""
+        """The request is over; its pages are free again, or rest. Only between two passes (`Handle.cancel` asks)."""
         self._handles.pop(handle.sequence, None)
-        self.scheduler.remove(handle.sequence)
+        if handle.keep:
+            self.scheduler.rest(handle.sequence)
+        else:
+            self.scheduler.remove(handle.sequence)
 
-    def _accept(self, handle: Handle) -> None:
+    def _accept(self, handle: Handle, after: Handle | None) -> None:
         if not handle.cancelled:
+            if after is not None:
+                self.scheduler.hand_over(after.sequence, handle.sequence)
             self._handles[handle.sequence] = handle
             self.scheduler.add(handle.sequence)
 
     def _deliver(self, handle: Handle, choice: Choice | RequestError) -> None:
         if isinstance(choice, RequestError):
             self.pool.wipe(handle.sequence.lease)
+            handle.keep = False
             handle.fail(choice)
         elif not handle.take(choice):
             return

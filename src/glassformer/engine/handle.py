@@ -24,7 +24,7 @@ class Event:
 
     text: what can be shown now (nothing while a character is incomplete or a stop string may have begun).
     logprob, top: under the model's own distribution, softmax of its scores; `top` is as long as was asked for.
-    finish_reason: set on the last event: "stop" at the end of a document or a stop string, "length" otherwise.
+    finish_reason: set on the last event: "stop" at the end of a document or turn, or a stop string, "length" otherwise.
     """
 
     token: int
@@ -63,9 +63,9 @@ class Handle:
 
     def __init__(self, engine: "Engine", sequence: Sequence, sampler: Sampler):
         self.engine, self.sequence, self.sampler = engine, sequence, sampler
-        self.cancelled = self.finished = False
+        self.cancelled = self.finished = self.keep = False
         self._guard = StopGuard(sampler.params.stop)
-        self._eos = None if sampler.params.ignore_eos else engine.eos
+        self._ends: frozenset[int] = frozenset() if sampler.params.ignore_eos else engine.stops
         self._decoder = StreamDecoder(engine.tokenizer, skip_special=True)
         for token in sequence.tokens[-PRIMING:]:
             if token < engine.tokenizer.vocabulary:
@@ -100,7 +100,7 @@ class Handle:
         token, sequence = choice.token, self.sequence
         sequence.tokens.append(token)
         self.sampler.note(token)
-        ended = token == self._eos
+        ended = token in self._ends
         text = "" if ended else self._guard.push(self._decoder.push(token))
         reason: FinishReason | None = None
         if ended or self._guard.stopped:

@@ -74,11 +74,15 @@ class Ledger:
         self._give(lease, 0)
         lease.length = 0
 
+    def can_truncate(self, lease: Lease, tokens: int) -> bool:
+        """Whether all that `tokens` tokens would see is still there."""
+        needed = max(0, tokens - self.span.reach + 1)
+        return lease.length - needed <= self.span.tokens or tokens == 0
+
     def truncate(self, lease: Lease, tokens: int) -> None:
         """Forget all but the first `tokens` tokens. What a ring has written over can't be brought back."""
         assert 0 <= tokens <= lease.length, f"expected 0 to {lease.length} tokens, got {tokens}"
-        needed = max(0, tokens - self.span.reach + 1)
-        assert lease.length - needed <= self.span.tokens or tokens == 0, "the tokens before it have been overwritten"
+        assert self.can_truncate(lease, tokens), "the tokens before it have been overwritten"
         if lease.length <= self.span.slots:
             self._give(lease, -(-tokens // self.span.page_size))
         lease.length = tokens

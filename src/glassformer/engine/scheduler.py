@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from glassformer.engine.pages import Ledger
+from glassformer.engine.pages import Lease, Ledger
 from glassformer.engine.sequence import Chunk, Sequence
 
 
@@ -20,6 +20,7 @@ class Scheduler:
         self.ledger, self.batch_size, self.budget = ledger, batch_size, budget
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.resting: list[Sequence] = []
         self._read_last = False
 
     def add(self, sequence: Sequence) -> None:
@@ -32,6 +33,32 @@ class Scheduler:
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
         self.ledger.take_back(sequence.lease)
+
+    def rest(self, sequence: Sequence) -> None:
+        """Done for now: its pages stay until somebody else needs them."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.resting.append(sequence)
+        else:
+            self.remove(sequence)
+
+    def hand_over(self, old: Sequence, new: Sequence) -> None:
+        """`new` takes over what a resting sequence remembers, as far as both begin alike."""
+        if old not in self.resting:
+            return
+        self.resting.remove(old)
+        shared = 0
+        for ours, theirs in zip(old.tokens[: old.lease.length], new.tokens[:-1], strict=False):
+            if ours != theirs:
+                break
+            shared += 1
+        alike = old.source == new.source == ()  # what comes from a source depends on all of it
+        if alike and self.ledger.can_truncate(old.lease, shared):
+            self.ledger.truncate(old.lease, shared)
+            new.lease, old.lease = old.lease, Lease()
+            new.reused = shared
+        else:
+            self.ledger.take_back(old.lease)
 
     def plan(self) -> list[Chunk]:
         """The next pass, one chunk a sequence; empty when nobody wants anything."""
@@ -50,6 +77,8 @@ class Scheduler:
             # A page to spare for each that runs, or the newcomer would soon have to step back and be read again.
             spare = len(self.ledger.free) - self.ledger.needs(sequence.lease, tokens)
             if spare < len(self.running) or not self.ledger.lend(sequence.lease, tokens):
+                if self._wake():
+                    continue
                 return
             self.running.append(self.waiting.popleft())
 
@@ -71,11 +100,20 @@ class Scheduler:
     def _plan_writing(self, writing: list[Sequence]) -> list[Chunk]:
         return [Chunk(sequence, 1, last=True) for sequence in writing if self._secure(sequence, 1)]
 
+    def _wake(self) -> bool:
+        """Take the pages of the sequence that has rested longest; False when none rests."""
+        if not self.resting:
+            return False
+        self.ledger.take_back(self.resting.pop(0).lease)
+        return True
+
     def _secure(self, sequence: Sequence, count: int) -> bool:
         """Pages for the next `count` tokens, taken from those that came later; False if it had to step back itself."""
         if sequence not in self.running:
             return False
         while not self.ledger.lend(sequence.lease, sequence.lease.length + count):
+            if self._wake():
+                continue
             youngest = self.running.pop()
             self.ledger.take_back(youngest.lease)
             self.waiting.appendleft(youngest)

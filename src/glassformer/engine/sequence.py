@@ -9,13 +9,14 @@ from glassformer.engine.pages import Lease
 class Sequence:
     """`tokens` starts with the prompt and grows; `most` is the length at which it has to end.
 
-    A model with an encoder also reads a `source`.
+    A model with an encoder also reads a `source`. The first `reused` tokens were remembered from a sequence before it.
     """
 
     tokens: list[int]
     most: int
     source: tuple[int, ...] = ()
     lease: Lease = field(default_factory=Lease)
+    reused: int = 0
     prompt: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -41,7 +42,7 @@ class Tokenizer:
     fingerprint: sha256 of the rules; equal fingerprints encode equally.
     """
 
-    def __init__(self, rules: str, config: dict[str, Any] | None = None):
+    def __init__(self, rules: str, config: Mapping[str, Any] | None = None):
         """`rules` is the text of a tokenizer.json, `config` the tree of a tokenizer_config.json."""
         self._plain, self._config = _settled(rules), dict(config or {})
         self._rules = self._plain.to_str(pretty=True)
@@ -67,7 +68,7 @@ class Tokenizer:
 
     def save(self, folder: Path | str) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers.AutoTokenizer` reads to the same ids."""
-        write_files(Path(folder), self._rules, self._named() | self._config)
+        write_files(Path(folder), self._rules, dict(self.config))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The Rust object forgets on its way to another process that special tokens are plain text.
@@ -77,6 +78,11 @@ class Tokenizer:
     def fingerprint(self) -> str:
         canonical = json.dumps(self._tree, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What tokenizer_config.json says beside the rules (names of special tokens, chat template …)."""
+        return self._named() | self._config
 
     @cached_property
     def eos(self) -> int:
@@ -127,8 +133,10 @@ class Tokenizer:
         whole = rust.post_process(*parts, add_special_tokens=True)
         return Framed(whole.ids, whole.type_ids)
 
-    def spans(self, text: str, *, parse_special: bool = False) -> list[Span]:
-        """The tokens of `text`, each with its place in it."""
+    def spans(self, text: str, *, parse_special: bool = False, plain: Sequence[tuple[int, int]] = ()) -> list[Span]:
+        """The tokens of `text`, each with its place in it; special tokens aren't parsed inside the places `plain`."""
+        if parse_special and plain:
+            return self._spans_apart(text, plain)
         ids = self.encode(text, parse_special=parse_special)
         pieces = [self.piece(token, first=False) for token in ids]
         if b"".join(pieces) == text.encode("utf-8"):
@@ -137,6 +145,36 @@ class Tokenizer:
         rust = self._parsing if parse_special else self._plain
         offsets = rust.encode(text, add_special_tokens=False).offsets
         return [Span(token, *place) for token, place in zip(ids, offsets, strict=True)]
+
+    def _spans_apart(self, text: str, plain: Sequence[tuple[int, int]]) -> list[Span]:
+        """Cuts the text at special tokens outside `plain`, as the Rust library does with all of them."""
+        found, place, names = list[Span](), 0, self._special_pattern
+        for match in names.finditer(text) if names else ():
+            name = next(name for name in match.groupdict() if match[name] is not None)
+            start, end = match.span(name)
+            if any(start < stop and begin < end for begin, stop in plain):
+                continue
+            found += self._section(text, place, match.start())
+            found.append(Span(self.special[match[name]], *match.span()))
+            place = match.end()
+        return found + self._section(text, place, len(text))
+
+    def _section(self, text: str, start: int, end: int) -> list[Span]:
+        spans = self.spans(text[start:end])
+        if start and spans and '"first"' in self._rules:
+            what = "this tokenizer can't read a text in parts, which the text of a special token in a message asks for"
+            raise TokenizerError(what, do="take it out of the message")
+        return [Span(span.token, span.start + start, span.end + start) for span in spans]
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str] | None:
+        """Special tokens with the white space that they swallow; the longest first."""
+        parts: list[str] = []
+        for mark in sorted(self._tree["added_tokens"], key=lambda mark: -len(mark["content"])):
+            if mark["special"]:
+                before, behind = (r"\s*" if mark[side] else "" for side in ("lstrip", "rstrip"))
+                parts.append(f"{before}(?P<t{mark['id']}>{re.escape(mark['content'])}){behind}")
+        return re.compile("|".join(parts)) if parts else None
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of token ids; bytes that are no UTF-8 become U+FFFD, as in `bytes.decode(errors="replace")`."""

@@ -1,29 +1,20 @@
 """Tokenizers that come as lists of tokens, merges and scores (inside GGUF files), as rules of the Rust library."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from glassformer.errors import TokenizerError
+from glassformer.tokenizer import bert
 from glassformer.tokenizer.base import Tokenizer
+from glassformer.tokenizer.pretokenize import cutting, takes_whole_words
+from glassformer.tokenizer.sentencepiece import BPE, CONTROL, DEFINED, NORMAL, UNKNOWN, Piece, SpmModel, spm_tree
+from glassformer.tokenizer.tree import BYTE_DECODER, Tree, added, bpe, framing, rules, sequence
 
-NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""The kinds of tokens."""
-
-WORDS = {
-    "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "llama-bpe": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-        r"\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-    "qwen2": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-        r"\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-}
-"""How text is cut into words before bytes are merged, by the name that a file gives it."""
-WORDS |= {"default": WORDS["gpt-2"], "smollm": WORDS["gpt-2"], "llama3": WORDS["llama-bpe"]}
-SINGLE_DIGITS = ("smollm",)
+FIELD_OF = {
+    "bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "cls": "cls", "mask": "mask",
+}  # fmt: skip
+"""What files call the token of each role (the wrong spelling is the format's)."""
+TEMPLATE = "tokenizer.chat_template"
 
 
 def from_lists(facts: Mapping[str, Any]) -> Tokenizer:
@@ -38,104 +29,98 @@ def from_lists(facts: Mapping[str, Any]) -> Tokenizer:
         raise TokenizerError("expected tokenizer.ggml.tokens to be a list of texts")
     if types is None:
         types = [NORMAL] * len(tokens)
-    if len(types) != len(tokens) or len(set(tokens)) != len(tokens):
+    if not isinstance(types, list) or len(types) != len(tokens) or len(set(tokens)) != len(tokens):
         raise TokenizerError("the lists of tokens and their kinds don't fit together, or a token occurs twice")
+    config = _named(facts, tokens)
     if kind == "gpt2":
-        tree = _byte_level(facts, tokens)
+        tree = _byte_level(facts, tokens, types)
     elif kind == "llama":
         tree = _sentencepiece(facts, tokens, types)
+    elif kind == "bert":
+        tree = bert.from_gguf(tokens, config)
     else:
-        raise TokenizerError(f"a tokenizer of kind {str(kind)[:40]!r} is not read", do="known: gpt2, llama")
-    added = [
-        {
-            "id": index, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False, "special": kind_of == CONTROL,
-        }
-        for index, (token, kind_of) in enumerate(zip(tokens, types, strict=True))
-        if kind_of in (CONTROL, DEFINED) and token
-    ]  # fmt: skip
-    tree |= {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "post_processor": None}
-    return Tokenizer(json.dumps(tree), _named(facts, tokens))
+        raise TokenizerError(f"a tokenizer of kind {str(kind)[:40]!r} is not read", do="known: gpt2, llama, bert")
+    return Tokenizer(rules(tree | _framed(facts, tokens, tree)), config)
 
 
-def _byte_level(facts: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, Any]:
+def _byte_level(facts: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]) -> Tree:
+    # Files from before the name existed cut as GPT-2 did.
     name = facts.get("tokenizer.ggml.pre", "default")
-    if name not in WORDS:
-        raise TokenizerError(f"words are cut in the way of {str(name)[:40]!r}, which isn't known", do=", ".join(WORDS))
+    steps = cutting(name)
     merges = facts.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(pair, str) and pair.count(" ") == 1 for pair in merges):
         raise TokenizerError("expected tokenizer.ggml.merges to be a list of pairs")
-    steps: list[dict[str, Any]] = [
-        {"type": "Split", "pattern": {"Regex": WORDS[name]}, "behavior": "Isolated", "invert": False},
-        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-    ]
-    if name in SINGLE_DIGITS:
-        steps.insert(0, {"type": "Digits", "individual_digits": True})
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    pairs = [pair.split(" ") for pair in merges]
     return {
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": _bpe(tokens, [pair.split(" ") for pair in merges]),
+        "added_tokens": _added(tokens, types),
+        "pre_tokenizer": sequence("pretokenizers", steps),
+        "decoder": BYTE_DECODER,
+        "model": bpe(vocabulary, pairs, whole_words=takes_whole_words(name)),
     }
 
 
-def _sentencepiece(facts: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]) -> dict[str, Any]:
+def _sentencepiece(facts: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]) -> Tree:
     scores = facts.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise TokenizerError("expected tokenizer.ggml.scores to have a score for each token")
-    prefix = facts.get("tokenizer.ggml.add_space_prefix", True)
-    unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == UNKNOWN), None)
-    steps = [{"type": "Prepend", "prepend": "▁"}] if prefix else []
-    decode: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
-    ]  # fmt: skip
-    if prefix:
-        decode.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return {
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [*steps, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}],
-        },
-        "pre_tokenizer": None,
-        "decoder": {"type": "Sequence", "decoders": decode},
-        "model": _bpe(tokens, merges_by_score(tokens, scores, types), byte_fallback=True, unknown=unknown),
-    }
+    pieces = [Piece(token, score, kind) for token, score, kind in zip(tokens, scores, types, strict=True)]
+    prefix = bool(facts.get("tokenizer.ggml.add_space_prefix", True))
+    model = SpmModel(tuple(pieces), BPE, byte_fallback=True, prefix=prefix, collapse=False)
+    tree = spm_tree(model)
+    # Not the symbols of a text that SentencePiece normalises as a whole: here each is cut out before.
+    tree["added_tokens"] = _added(tokens, types)
+    tree["normalizer"] = spm_tree(SpmModel((), BPE, prefix=prefix, collapse=False))["normalizer"]
+    index = facts.get("tokenizer.ggml.unknown_token_id")
+    first = next((token for token, kind in zip(tokens, types, strict=True) if kind == UNKNOWN), None)
+    tree["model"]["unk_token"] = tokens[index] if _is_id(index, tokens) else first
+    return tree
 
 
-def merges_by_score(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[list[str]]:
-    """Every way to make a token of two others, the best scored token first: the order in which SentencePiece merges."""
-    known = {token: index for index, token in enumerate(tokens) if types[index] in (NORMAL, DEFINED, UNUSED)}
-    found: list[tuple[float, int, int, str, str]] = []
-    for token, index in known.items():
-        pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
-        for left, right in sorted(
-            ((left, right) for left, right in pairs if left in known and right in known),
-            key=lambda pair: (known[pair[0]], known[pair[1]]),
-        ):
-            found.append((scores[index], len(left), len(right), left, right))
-    found.sort(key=lambda entry: entry[:3], reverse=True)
-    return [[left, right] for *_, left, right in found]
-
-
-def _bpe(
-    tokens: Sequence[str], merges: Sequence[Sequence[str]], byte_fallback: bool = False, unknown: str | None = None
-) -> dict[str, Any]:
-    return {
-        "type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": byte_fallback, "byte_fallback": byte_fallback, "ignore_merges": False,
-        "vocab": {token: index for index, token in enumerate(tokens)}, "merges": [list(pair) for pair in merges],
-    }  # fmt: skip
+def _added(tokens: Sequence[str], types: Sequence[int]) -> list[Tree]:
+    return [
+        added(index, token, special=kind == CONTROL)
+        for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in (CONTROL, DEFINED) and token
+    ]
 
 
 def _named(facts: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, Any]:
-    """The names of its special tokens, and whether a text begins with one."""
+    """The names of its special tokens, whether a text begins with one, and its chat templates."""
     named: dict[str, Any] = {}
-    for role, field in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items():
+    for role, field in FIELD_OF.items():
         index = facts.get(f"tokenizer.ggml.{field}_token_id")
-        if isinstance(index, int) and 0 <= index < len(tokens):
+        if _is_id(index, tokens):
             named[f"{role}_token"] = tokens[index]
-    if isinstance(begins := facts.get("tokenizer.ggml.add_bos_token"), bool):
-        named["add_bos_token"] = begins
-    if isinstance(template := facts.get("tokenizer.chat_template"), str):
-        named["chat_template"] = template
+    for role in ("bos", "eos"):
+        if isinstance(adds := facts.get(f"tokenizer.ggml.add_{role}_token"), bool):
+            named[f"add_{role}_token"] = adds
+    templates = {
+        fact.removeprefix(f"{TEMPLATE}."): text
+        for fact, text in facts.items()
+        if fact.startswith(f"{TEMPLATE}.") and isinstance(text, str)
+    }
+    if isinstance(template := facts.get(TEMPLATE), str):
+        templates["default"] = template
+    if templates:
+        listed = [{"name": name, "template": text} for name, text in templates.items()]
+        named["chat_template"] = templates["default"] if list(templates) == ["default"] else listed
     return named
+
+
+def _framed(facts: Mapping[str, Any], tokens: Sequence[str], tree: Tree) -> Tree:
+    """What stands around a text, where the file says that something does."""
+    ends = dict.fromkeys(("bos", "eos"), "")
+    for role in ends:
+        index = facts.get(f"tokenizer.ggml.{role}_token_id")
+        if facts.get(f"tokenizer.ggml.add_{role}_token") is True and _is_id(index, tokens):
+            ends[role] = tokens[index]
+    begin, end = ends["bos"], ends["eos"]
+    if tree.get("post_processor") or not (begin or end):
+        return {}
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    return {"post_processor": framing(f"{begin} $A {end}", f"{begin} $A {end} {begin} $B:1 {end}", vocabulary)}
+
+
+def _is_id(index: object, tokens: Sequence[str]) -> TypeGuard[int]:
+    return type(index) is int and 0 <= index < len(tokens)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from glassformer.checkpoint import load_tokenizer
 from glassformer.errors import DataError
 from glassformer.tokenizer import KINDS, Tokenizer, train_tokenizer
 from glassformer.train.data.clean import Changes, clean
@@ -151,7 +152,7 @@ def _encoding(file: TextFile, asked: Encoding | None) -> Encoding:
 
 
 def _ready_tokenizer(tokenizer: str | Path, options: PrepareOptions) -> Tokenizer | None:
-    """The tokenizer of a folder; None when `tokenizer` names a kind, still to be trained."""
+    """The tokenizer of a folder or file; None when `tokenizer` names a kind, still to be trained."""
     if tokenizer in KINDS:
         return None
     if options.vocab_size is not None:
@@ -165,7 +166,7 @@ def _ready_tokenizer(tokenizer: str | Path, options: PrepareOptions) -> Tokenize
             f"no tokenizer {str(tokenizer)!r}: expected {', '.join(KINDS)}, or the folder of a trained one",
             where="--tokenizer",
         )
-    return Tokenizer.load(Path(tokenizer))
+    return load_tokenizer(tokenizer)
 
 
 def _survey(corpus: Corpus, progress: Report) -> Survey:
