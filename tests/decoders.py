@@ -3,7 +3,7 @@
 import torch
 
 from glassformer.model import Transformer, TransformerSpec
-from glassformer.model.attention import GroupedAttentionSpec, LatentAttentionSpec
+from glassformer.model.attention import GroupedAttentionSpec, LatentAttentionSpec, LinearAttentionSpec
 from glassformer.model.block import BlockSpec
 from glassformer.model.feedforward import GatedSpec
 from glassformer.model.mask import BlocksSpec, CausalSpec, SinksSpec, WindowSpec
@@ -27,7 +27,13 @@ ATTENTIONS: dict[str, dict[str, object]] = {
     "first tokens and a window": {"heads": 4, "kv_heads": 2, "mask": SinksSpec(size=5, first=2)},
     "blocks": {"heads": 4, "kv_heads": 2, "mask": BlocksSpec(size=4, local=2, first=1, stride=3)},
     "latent": {"kind": "latent", "heads": 4, "rank": 12, "head_width": 6, "turned": 4, "value_width": 5},
+    "linear": {"kind": "linear", "heads": 4, "value_width": 6},
+    "linear that fades": {"kind": "linear", "heads": 2, "decay": True, "bias": True},
 }
+
+KINDS = {"grouped": GroupedAttentionSpec, "latent": LatentAttentionSpec, "linear": LinearAttentionSpec}
+NOT_FOR = {"latent": ("alibi", "relative", "shared"), "linear": ("rotary", "alibi", "relative", "shared")}
+"""Positions that a kind of attention can't have."""
 
 
 def positions() -> list[Spec]:
@@ -44,14 +50,13 @@ def pairs() -> list[tuple[Spec, str]]:
         (position, attention)
         for position in positions()
         for attention in ATTENTIONS
-        if attention != "latent" or position.kind not in ("alibi", "relative", "shared")
+        if position.kind not in NOT_FOR.get(str(ATTENTIONS[attention].get("kind")), ())
     ]
 
 
 def decoder_spec(position: Spec, attention: str = "grouped", **changes: object) -> TransformerSpec:
     inside = position.acts not in ((), ("embed",))
-    latent = attention == "latent"
-    kind = LatentAttentionSpec if latent else GroupedAttentionSpec
+    kind = KINDS[str(ATTENTIONS[attention].get("kind", "grouped"))]
     own = position if inside else NoPositionSpec()
     block = BlockSpec(attention=kind(**{**ATTENTIONS[attention], "position": own}), feedforward=GatedSpec(hidden=48))
     settings = {"vocabulary": 97, "width": 32, "context": CONTEXT, "layers": 2, "blocks": (block,)}
@@ -59,6 +64,13 @@ def decoder_spec(position: Spec, attention: str = "grouped", **changes: object) 
         {"position": position} if not inside else {"position": RelativeSpec()} if position.kind == "shared" else {}
     )
     return TransformerSpec(**{**settings, **outside, "init": NormalInitSpec(std=0.15), **changes})
+
+
+def mixed_spec(**changes: object) -> TransformerSpec:
+    """Four layers: full attention, linear, a window, linear that fades."""
+    names = ("grouped", "linear", "window", "linear that fades")
+    blocks = tuple(decoder_spec(NoPositionSpec(), name).blocks[0] for name in names)
+    return decoder_spec(NoPositionSpec(), blocks=blocks, layers=4, **changes)
 
 
 def with_mask(spec: TransformerSpec, size: int | None) -> TransformerSpec:

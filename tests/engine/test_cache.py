@@ -6,10 +6,9 @@ import torch
 from decoders import CONTEXT, build, decoder_spec, pairs, positions, with_mask
 from glassformer.engine.cache import PagedCache, PagePool, bytes_per_token
 from glassformer.engine.pages import Lease, Span
-from glassformer.errors import RequestError, SpecError
+from glassformer.errors import RequestError
 from glassformer.model import Step, Trace
 from glassformer.model.position import AlibiSpec, LearnedSpec, NoPositionSpec, RotarySpec
-from glassformer.model.step import Kept
 
 every_position = pytest.mark.parametrize("position", positions(), ids=lambda position: position.kind)
 every_pair = pytest.mark.parametrize(
@@ -143,13 +142,6 @@ def test_the_cache_takes_the_memory_that_each_attention_declares():
     assert shapes == [[(80, 2, 8)] * 2, [(80, 1, 6)] * 2] * 2
     held = sum(store.numel() * store.element_size() for layer in pool.stores for store in layer)
     assert held == 80 * bytes_per_token(model) == 80 * 4 * 2 * (2 * 16 + 2 * 6)
-
-
-def test_an_attention_that_remembers_anything_but_tokens_is_refused():
-    model = build(decoder_spec(RotarySpec()))
-    model.blocks[0].attention.remembers = (Kept("state", (4, 8), per="sequence"),)
-    with pytest.raises(SpecError, match="'state' is remembered per sequence"):
-        PagePool(model)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.model import Step, Transformer, TransformerSpec
-from glassformer.model.attention import AttentionSpec, GroupedAttentionSpec, LatentAttentionSpec
+from glassformer.model.attention import AttentionSpec, GroupedAttentionSpec, LatentAttentionSpec, LinearAttentionSpec
 from glassformer.model.block import (
     BlockSpec,
     OutputNormSpec,
@@ -189,6 +189,12 @@ SMALL: dict[type[Spec], list[Spec]] = {
             mask=WindowSpec(size=3),
         ),
         LatentAttentionSpec(heads=2, rank=6, head_width=4, turned=2, value_width=8, mask=BidirectionalSpec()),
+    ],
+    LinearAttentionSpec: [
+        LinearAttentionSpec(heads=H),
+        LinearAttentionSpec(heads=3, head_width=5, value_width=6, decay=True, bias=True, out_bias=True),
+        LinearAttentionSpec(heads=H, mask=BidirectionalSpec()),
+        LinearAttentionSpec(heads=2, mask=BidirectionalSpec(), decay=True),
     ],
 }
 

@@ -243,9 +243,34 @@ def latent_attention(spec, xs, positions, segments, weights):
     return out
 
 
+def linear_attention(spec, xs, positions, segments, weights):
+    """Weights are products of features, elu(x) + 1, fading with distance; nothing but their sum is divided by."""
+
+    def heads(part, mapped):
+        whole = [weights.project(part, x).view(spec.heads, -1) for x in xs]
+        return [torch.where(y > 0, y + 1, y.exp()) if mapped else y for y in whole]
+
+    q, k, v = heads("q", True), heads("k", True), heads("v", False)
+    out = []
+    for t, place in enumerate(positions):
+        mixed = []
+        for h in range(spec.heads):
+            fading = 1 - 2 ** (-5 - h) if spec.decay else 1.0
+            weight = {
+                s: fading ** abs(place - at) * float(q[t][h] @ k[s][h])
+                for s, at in enumerate(positions)
+                if at >= 0 and segments[s] == segments[t] and sees(spec.mask, place, at)
+            }
+            mixed.append(sum(w / sum(weight.values()) * v[s][h] for s, w in weight.items()))
+        out.append(weights.project("out", torch.cat(mixed)))
+    return out
+
+
 def attention(spec, xs, positions, segments, weights, shared):
     if spec.kind == "latent":
         return latent_attention(spec, xs, positions, segments, weights)
+    if spec.kind == "linear":
+        return linear_attention(spec, xs, positions, segments, weights)
     where, table = shared if spec.position.kind == "shared" else (spec.position, weights.inside("position"))
     width = spec.head_width or len(xs[0]) // spec.heads
     scale = spec.scale or 1 / math.sqrt(width)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from model_examples import base, with_attention, with_block
 
+from glassformer.model.attention import LinearAttentionSpec
 from glassformer.model.block import PostNormSpec
 from glassformer.model.feedforward import GatedSpec, MLPSpec
 from glassformer.model.mask import WindowSpec
@@ -27,6 +28,7 @@ SPECS = {
     "ALiBi, window, gated": with_attention(
         with_block(base(), feedforward=GatedSpec(hidden=24)), position=AlibiSpec(), mask=WindowSpec(size=3)
     ),
+    "linear, fading": with_block(base(), attention=LinearAttentionSpec(heads=4, decay=True)),
 }
 
 

@@ -6,8 +6,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer.errors import SpecError
 from glassformer.model import Step, Trace, TransformerSpec
-from glassformer.model.attention import GroupedAttentionSpec
+from glassformer.model.attention import GroupedAttentionSpec, LinearAttentionSpec
 from glassformer.model.count import (
+    cache_bytes_per_sequence,
     cache_bytes_per_token,
     flops_per_token,
     mean_keys,
@@ -98,6 +99,26 @@ def test_cache_bytes_follow_the_kv_heads_of_each_layer():
     assert cache_bytes_per_token(LLAMA, 2) == 2 * 3 * 2 * 2 * 8
     assert cache_bytes_per_token(GPT2_SMALL, 4) == 4 * 12 * 2 * 768
     assert cache_bytes_per_token(mixed(), 1) == 3 * 2 * 2 * 8 + 2 * 2 * 1 * 8
+
+
+def half_linear() -> TransformerSpec:
+    """Five layers of a pattern of two: full attention and linear."""
+    spec = llama(97, layers=5, width=32, heads=4, kv_heads=2, context=40)
+    linear = LinearAttentionSpec(heads=2, head_width=6, value_width=10)
+    return spec.replace(blocks=(spec.blocks[0], spec.blocks[0].replace(attention=linear)))
+
+
+def test_a_linear_layer_costs_the_same_wherever_a_token_stands_and_keeps_a_state_a_sequence():
+    spec = half_linear()
+    assert cache_bytes_per_token(spec, 2) == 2 * 3 * 2 * 2 * 8
+    assert cache_bytes_per_sequence(spec, 4) == 4 * 2 * 2 * (6 * 10 + 6)
+    assert cache_bytes_per_sequence(spec, 2) == cache_bytes_per_sequence(spec, 4), "sums are kept in float32"
+    assert cache_bytes_per_sequence(LLAMA, 4) == 0
+    linear = spec.replace(blocks=spec.blocks[1:])
+    near, far = flops_per_token(linear, 8), flops_per_token(linear, 80)
+    assert near == far
+    products = 2 * (5 * (2 * 32 * 12 + 32 * 20 + 20 * 32 + 3 * 32 * 96) + 97 * 32)
+    assert near.decode == near.prefill == products + 5 * 4 * 2 * 6 * (10 + 1)
 
 
 def test_a_model_of_a_trillion_parameters_is_counted_at_once():

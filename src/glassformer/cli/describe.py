@@ -16,6 +16,7 @@ from glassformer.checkpoint import load_spec
 from glassformer.checkpoint.document import read_document
 from glassformer.model.block import Block
 from glassformer.model.count import (
+    cache_bytes_per_sequence,
     cache_bytes_per_token,
     flops_per_token,
     outline,
@@ -73,6 +74,9 @@ def _facts(spec: TransformerSpec, name: str) -> dict[str, Any]:
             for block, layers in _blocks(spec)
         ],
         "cache_bytes_per_token": {name: cache_bytes_per_token(spec, size) for name, size in ELEMENT_BYTES.items()},
+        "cache_bytes_per_sequence": {
+            name: cache_bytes_per_sequence(spec, size) for name, size in ELEMENT_BYTES.items()
+        },
         "flops_per_token": {
             "context": spec.context,
             "prefill": flops.prefill,
@@ -186,10 +190,12 @@ def _costs(facts: dict[str, Any]) -> Text:
     shares = "; ".join(
         f"{100 * layer['feedforward_share']:.1f} % (layers {layer['layers']})" for layer in facts["layers"]
     )
-    whole = {name: _units(size * flops["context"], "B", 1024) for name, size in cache.items()}
+    states = facts["cache_bytes_per_sequence"]
+    whole = {name: _units(size * flops["context"] + states[name], "B", 1024) for name, size in cache.items()}
+    state = f", and {max(states.values()):,} bytes per sequence" if any(states.values()) else ""
     return Text(
         f"Feed-forward's share of a layer's parameters: {shares}\n"
-        f"Cache per token: {' or '.join(f'{size:,} bytes in {name}' for name, size in cache.items())} "
+        f"Cache per token: {' or '.join(f'{size:,} bytes in {name}' for name, size in cache.items())}{state} "
         f"(a full context: {' or '.join(whole.values())})\n"
         f"Operations per token at context {flops['context']:,}: prefill {_units(flops['prefill'], 'FLOP')}, "
         f"decode {_units(flops['decode'], 'FLOP')}, training {_units(flops['training'], 'FLOP')}"

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from glassformer.engine.engine import Engine, Prompt
-from glassformer.errors import RequestError, SpecError
+from glassformer.errors import RequestError
 from glassformer.model.step import LayerCache, Memory, Remembered, Step, ThisPass
 from glassformer.model.transformer import Transformer
 from glassformer.spec import Spec
@@ -75,14 +75,12 @@ class RowCache:
     """Keys and values of rows that all have the same length, and that may be taken in another order."""
 
     def __init__(self, model: Transformer, rows: int):
-        for kept in (kept for layer in model.remembers for kept in layer):
-            if kept.per == "sequence":
-                raise SpecError(f"{kept.name!r} is remembered per sequence: beam search keeps things per token only")
         weight, self.length = model.embedding.weight, 0
         self.stores = [
             [weight.new_empty((rows, 0, *kept.shape)) for kept in layer if kept.per == "token"]
             for layer in model.remembers
         ]
+        self.states: list[tuple[Tensor, ...]] = [() for _ in model.remembers]
 
     def layer(self, index: int) -> LayerCache:
         return RowLayer(self, index)
@@ -91,6 +89,7 @@ class RowCache:
         """Go on with these rows."""
         for layer in self.stores:
             layer[:] = [store[rows] for store in layer]
+        self.states = [tuple(state[rows] for state in layer) for layer in self.states]
 
     def add(self, index: int, new: Sequence[Tensor]) -> list[Tensor]:
         """Remember `new` (each [rows, T, …]) in a layer; all that it remembers."""
@@ -116,6 +115,12 @@ class RowLayer:
     def extend(self, *new: Tensor) -> Remembered:
         kept = self.cache.add(self.index, new)
         return ThisPass(torch.arange(kept[0].size(1), device=kept[0].device)[None], None, tuple(kept))
+
+    def recall(self) -> tuple[Tensor, ...] | None:
+        return self.cache.states[self.index] or None
+
+    def keep(self, *state: Tensor) -> None:
+        self.cache.states[self.index] = state
 
 
 def beam_search(

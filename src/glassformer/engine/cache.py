@@ -2,7 +2,8 @@
 
 `PagePool` is the memory, `PagedCache` is the pool as one pass over a batch sees it. What was remembered is copied only
 when it must be: a pass that starts at position 0 reads what it has just computed, and sequences whose pages lie one
-behind the other, at equal distances, are read where they lie. All else is collected slot by slot.
+behind the other, at equal distances, are read where they lie. All else is collected slot by slot. What an attention
+keeps for a sequence as a whole (the state of linear attention) has one place a sequence, its seat.
 """
 
 from collections.abc import Sequence
@@ -12,20 +13,20 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from glassformer.engine.pages import Lease, Ledger, Span
-from glassformer.errors import RequestError, SpecError
-from glassformer.model.attention import cache_bytes_per_token
+from glassformer.errors import RequestError
+from glassformer.model.attention import cache_bytes_per_sequence, cache_bytes_per_token
 from glassformer.model.step import Remembered, Step, ThisPass
 from glassformer.model.transformer import Transformer
 from glassformer.model.watch import OFF, Watcher
 
 
 def window_of(model: Transformer) -> int | None:
-    """How far back any layer of the model sees, itself included; None where at least one sees everything."""
-    limits = [kept.limit for layer in model.remembers for kept in layer if kept.per != "memory"]
+    """How far back any layer of the model reads tokens, itself included; None where at least one reads them all."""
+    limits = [kept.limit for layer in model.remembers for kept in layer if kept.per == "token"]
     known = [limit for limit in limits if limit is not None]
     return max(known, default=1) if len(known) == len(limits) else None
 
@@ -36,14 +37,33 @@ def bytes_per_token(model: Transformer) -> int:
     return sum(cache_bytes_per_token(layer, element) for layer in model.remembers)
 
 
+def bytes_per_sequence(model: Transformer) -> int:
+    """What a sequence costs beside its tokens, all layers together."""
+    element = model.embedding.weight.element_size()
+    return sum(cache_bytes_per_sequence(layer, element) for layer in model.remembers)
+
+
+def can_truncate(model: Transformer) -> bool:
+    """Whether a sequence can go back to an earlier token: what sharing of prefixes and speculation rest on."""
+    return all(kept.per != "sequence" for layer in model.remembers for kept in layer)
+
+
 class PagePool:
     """The memory for all sequences: for each layer, one tensor [slots, …] for each thing its attention remembers.
 
     `span` is how much of its past a sequence keeps (by default the model's context); `pages` defaults to one such
-    sequence. Memory that was never written costs nothing on a CPU.
+    sequence. Where an attention keeps a state instead, there are `seats` of them [seats, …] (by default as many as
+    pages). Memory that was never written costs nothing on a CPU.
     """
 
-    def __init__(self, model: Transformer, pages: int | None = None, page_size: int = 16, span: Span | None = None):
+    def __init__(
+        self,
+        model: Transformer,
+        pages: int | None = None,
+        page_size: int = 16,
+        span: Span | None = None,
+        seats: int | None = None,
+    ):
         self.span = span or Span(model.spec.context, model.spec.context, page_size)
         pages = pages or self.span.pages
         if pages < self.span.pages:
@@ -51,24 +71,28 @@ class PagePool:
                 f"the cache has {pages} pages of {self.span.page_size} tokens, one sequence needs {self.span.pages}",
                 do="give the engine more memory or a shorter context",
             )
-        for kept in (kept for layer in model.remembers for kept in layer):
-            if kept.per == "sequence":
-                raise SpecError(f"{kept.name!r} is remembered per {kept.per}; this cache keeps things per token only")
         weight = model.embedding.weight
-        slots = pages * self.span.page_size
-        self.stores = tuple(
-            # What is remembered of a source lies with the source: a `Memory` for all passes that read it.
-            tuple(_zeros((slots, *kept.shape), weight.dtype, weight.device) for kept in layer if kept.per == "token")
-            for layer in model.remembers
-        )
+        slots, wide = pages * self.span.page_size, torch.promote_types(weight.dtype, torch.float32)
+
+        def stores(per: str, places: int, dtype: torch.dtype) -> tuple[tuple[Tensor, ...], ...]:
+            return tuple(
+                tuple(_zeros((places, *kept.shape), dtype, weight.device) for kept in layer if kept.per == per)
+                for layer in model.remembers
+            )
+
+        # What is remembered of a source lies with the source: a `Memory` for all passes that read it.
+        self.stores = stores("token", slots, weight.dtype)
+        self.states = stores("sequence", pages if seats is None else seats, wide)  # sums of thousands of tokens
         self.places = torch.arange(slots, device=weight.device)
-        self.ledger = Ledger(pages, self.span, self._move)
+        self.ledger = Ledger(pages, self.span, self._move, seats, states=not can_truncate(model))
 
     def wipe(self, lease: Lease) -> None:
         """Write zeros over all that `lease` holds: a NaN left there would reach the next owner through 0 · NaN."""
         slots = _slots_of(lease, self.span, self.places)
         for store in (store for layer in self.stores for store in layer):
             store.index_fill_(0, slots, 0)
+        for state in (state for layer in self.states for state in layer):
+            state[lease.seat] = 0
 
     @torch.inference_mode()
     def _move(self, source: int, target: int, count: int) -> None:
@@ -104,7 +128,7 @@ class PagedCache:
         return Step(self.positions, cache=self, watch=watch, plain=self.fresh)
 
     def layer(self, index: int) -> "PagedLayer":
-        return PagedLayer(self, self.pool.stores[index])
+        return PagedLayer(self, self.pool.stores[index], self.pool.states[index])
 
     def advance(self) -> None:
         """The new tokens are remembered from now on."""
@@ -141,6 +165,16 @@ class PagedCache:
         for line, row in zip(table, rows, strict=True):
             line[: len(row)] = row[: self.size]
         return table
+
+    @cached_property
+    def seats(self) -> Int[Tensor, "B"]:
+        """The place of each row's state."""
+        return torch.tensor([lease.seat for lease in self.leases], device=self.positions.device)
+
+    @cached_property
+    def begun(self) -> Bool[Tensor, "B"]:
+        """Which rows have a past; the state of the others is whatever its last owner left there."""
+        return torch.tensor([lease.length > 0 for lease in self.leases], device=self.positions.device)
 
     def write(self, store: Tensor, new: Tensor) -> None:
         """Put `new` [B, T, …] into its slots."""
@@ -188,6 +222,7 @@ class PagedLayer:
 
     cache: PagedCache
     pages: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
 
     @property
     def positions(self) -> Int[Tensor, "b S"]:
@@ -209,6 +244,19 @@ class PagedLayer:
 
     def gather(self) -> tuple[Tensor, ...]:
         return tuple(self.cache.read(store) for store in self.pages)
+
+    def recall(self) -> tuple[Tensor, ...] | None:
+        if self.cache.fresh:
+            return None
+        begun = self.cache.begun
+        return tuple(
+            torch.where(begun.view(-1, *(1,) * (state.ndim - 1)), state.index_select(0, self.cache.seats), 0)
+            for state in self.states
+        )
+
+    def keep(self, *state: Tensor) -> None:
+        for store, value in zip(self.states, state, strict=True):
+            store.index_copy_(0, self.cache.seats, value.to(store.dtype))
 
 
 def _slots_of(lease: Lease, span: Span, places: Tensor) -> Int[Tensor, "S"]:

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 import torch
 from pydantic import Field
 
-from glassformer.engine.cache import PagePool, bytes_per_token, window_of
+from glassformer.engine.cache import PagePool, bytes_per_sequence, bytes_per_token, window_of
 from glassformer.engine.handle import Completion, Event, Handle
 from glassformer.engine.pages import Span
 from glassformer.engine.runner import Runner
@@ -66,8 +66,8 @@ class Engine:
         self.eos = _end_of(tokenizer)
         self.stops = frozenset([] if self.eos is None else [self.eos]) if stops is None else frozenset(stops)
         span = _span(model, self.context, spec)
-        fitting = spec.memory // (bytes_per_token(model) * spec.page_size)
-        self.pool = PagePool(model, pages=max(span.pages, min(spec.batch_size * span.pages, fitting)), span=span)
+        pages, seats = _room(model, span, spec)
+        self.pool = PagePool(model, pages, span=span, seats=seats)
         self.scheduler = Scheduler(self.pool.ledger, spec.batch_size, spec.budget)
         self.runner = Runner(model, self.pool)
         self._handles: dict[Sequence, Handle] = {}
@@ -263,6 +263,15 @@ def _length(model: Transformer, wanted: int | None) -> tuple[int, int | None]:
     if limit is not None and context > limit:
         raise SpecError(f"context ({context}) is longer than the {limit} positions that the model has learned")
     return context, None if limit is None else context
+
+
+def _room(model: Transformer, span: Span, spec: EngineSpec) -> tuple[int, int]:
+    """Pages, and sequences that may hold them, for the memory that the spec grants; one whole sequence always fits."""
+    page, state = bytes_per_token(model) * spec.page_size, bytes_per_sequence(model)
+    seats = min(spec.batch_size, max(1, spec.memory // (page + state))) if state else spec.batch_size
+    most = seats * span.pages
+    fitting = (spec.memory - seats * state) // page if page else most
+    return max(span.pages, min(most, fitting)), seats
 
 
 def _span(model: Transformer, context: int, spec: EngineSpec) -> Span:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from glassformer.errors import RequestError
+
 Move = Callable[[int, int, int], None]
 
 
@@ -38,21 +40,27 @@ class Span:
 class Lease:
     """The pages one sequence holds, in order, and how many tokens of it have been remembered.
 
-    `straight` is true while the pages lie one behind the other.
+    `straight` is true while the pages lie one behind the other. `seat` is the place of what is kept for the sequence as
+    a whole, however long it is: a state of its own, which never moves.
     """
 
     pages: list[int] = field(default_factory=list)
     length: int = 0
     straight: bool = True
+    seat: int | None = None
 
 
 class Ledger:
-    """Lends pages and takes them back. `move(source, target, count)` must copy pages; `tidy` asks for it."""
+    """Lends pages and takes them back. `move(source, target, count)` must copy pages; `tidy` asks for it.
 
-    def __init__(self, pages: int, span: Span, move: Move):
+    `seats` is how many sequences can be held at once (by default as many as there are pages). With `states` their past
+    is in part a state, out of which no token can be taken again.
+    """
+
+    def __init__(self, pages: int, span: Span, move: Move, seats: int | None = None, states: bool = False):
         assert pages >= span.pages, "one whole sequence must fit"
-        self.pages, self.span, self._move = pages, span, move
-        self.free = set(range(pages))
+        self.pages, self.span, self._move, self.states = pages, span, move, states
+        self.free, self.free_seats = set(range(pages)), set(range(pages if seats is None else seats))
         self._lanes: list[Lease | None] = [None] * (pages // span.pages)
         self._taken = [0] * (len(self._lanes) + 1)  # pages in use, lane by lane; the last is what no lane covers
 
@@ -61,10 +69,13 @@ class Ledger:
         return min(-(-tokens // self.span.page_size), self.span.pages) - len(lease.pages)
 
     def lend(self, lease: Lease, tokens: int) -> bool:
-        """Give `lease` room for `tokens` tokens in all; False, and nothing changed, when there aren't pages enough."""
+        """Give `lease` room for `tokens` tokens in all; False, and nothing changed, when pages or seats run out."""
         missing = self.needs(lease, tokens)
-        if missing > len(self.free):
+        if missing > len(self.free) or (lease.seat is None and not self.free_seats):
             return False
+        if lease.seat is None:
+            lease.seat = min(self.free_seats)
+            self.free_seats.remove(lease.seat)
         for _ in range(missing):
             self._take(lease, self._next_page(lease))
         return True
@@ -73,15 +84,29 @@ class Ledger:
         """All pages of `lease` are free again, and it remembers nothing."""
         self._give(lease, 0)
         lease.length = 0
+        if lease.seat is not None:
+            self.free_seats.add(lease.seat)
+            lease.seat = None
 
     def can_truncate(self, lease: Lease, tokens: int) -> bool:
-        """Whether all that `tokens` tokens would see is still there."""
+        """Whether all that `tokens` tokens would see is still there; a state never goes back."""
+        if self.states and 0 < tokens < lease.length:
+            return False
         needed = max(0, tokens - self.span.reach + 1)
         return lease.length - needed <= self.span.tokens or tokens == 0
 
     def truncate(self, lease: Lease, tokens: int) -> None:
-        """Forget all but the first `tokens` tokens. What a ring has written over can't be brought back."""
+        """Forget all but the first `tokens` tokens. What a ring has written over can't be brought back.
+
+        Raises:
+            RequestError: a state holds all tokens at once; some of them can't be taken out of it.
+        """
         assert 0 <= tokens <= lease.length, f"expected 0 to {lease.length} tokens, got {tokens}"
+        if self.states and 0 < tokens < lease.length:
+            raise RequestError(
+                "this model keeps its past as a state (linear attention), out of which no token can be taken again",
+                do="read the sequence anew from its start; prefixes can't be shared, nor tokens be guessed ahead",
+            )
         assert self.can_truncate(lease, tokens), "the tokens before it have been overwritten"
         if lease.length <= self.span.slots:
             self._give(lease, -(-tokens // self.span.page_size))

@@ -5,13 +5,13 @@ A model is built without memory, with one block of each kind, so a model of any 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import cast
 
 import torch
 from torch import nn
 
 from glassformer.errors import SpecError
+from glassformer.model import attention
 from glassformer.model.embedding import Head
 from glassformer.model.feedforward import Experts
 from glassformer.model.linear import Linear
@@ -72,7 +72,8 @@ def flops_per_token(spec: TransformerSpec, context: int) -> Flops:
     """Forward operations for one token of a context: 2 for each multiply-add of a matrix product.
 
     A projection costs 2 · inputs · outputs; a query costs 4 · H · C for each key it sees (its score, and its share of
-    the values). Norms, activations and softmax are left out: beside the products they are small.
+    the values), and a token of linear attention 4 · H · C · (C + 1), wherever it stands. Norms, activations and softmax
+    are left out: beside the products they are small.
     """
     products = 0
     for _, module, times in _modules(spec):
@@ -85,11 +86,14 @@ def flops_per_token(spec: TransformerSpec, context: int) -> Flops:
             products += 2 * spec.width * spec.vocabulary
     prefill = decode = float(products)
     for block, times in zip(spec.blocks, outline(spec)[1], strict=False):
-        attention = block.attention
-        sizes = attention.sizes(spec.width)
+        sizes, mask = block.attention.sizes(spec.width), block.attention.mask
+        if block.attention.kind == "linear":  # into the state, and out of it; chunks add no more than that again
+            state = 4 * times * sizes["H"] * sizes["C"] * (sizes["W"] + 1)
+            prefill, decode = prefill + state, decode + state
+            continue
         per_key = 2 * times * sizes["H"] * (sizes["C"] + sizes["W"])  # a score, and a share of a value
-        prefill += per_key * mean_keys(attention.mask, context)
-        decode += per_key * float(attention.mask.sees(torch.tensor(context - 1), torch.arange(context)).sum())
+        prefill += per_key * mean_keys(mask, context)
+        decode += per_key * float(mask.sees(torch.tensor(context - 1), torch.arange(context)).sum())
     return Flops(prefill, decode)
 
 
@@ -101,13 +105,15 @@ def training_flops_per_token(spec: TransformerSpec, context: int) -> float:
 def cache_bytes_per_token(spec: TransformerSpec, element_bytes: int) -> int:
     """Bytes that a cache keeps for each token of a sequence (in layers with a window: until it is full)."""
     model, times = outline(spec)
-    kept = (
-        prod(part.shape) * count
-        for remembers, count in zip(model.remembers, times, strict=True)
-        for part in remembers
-        if part.per == "token"
-    )
-    return element_bytes * sum(kept)
+    layers = zip(model.remembers, times, strict=True)
+    return sum(count * attention.cache_bytes_per_token(kept, element_bytes) for kept, count in layers)
+
+
+def cache_bytes_per_sequence(spec: TransformerSpec, element_bytes: int) -> int:
+    """Bytes that a cache keeps for a sequence however long it is: the states of linear attention."""
+    model, times = outline(spec)
+    layers = zip(model.remembers, times, strict=True)
+    return sum(count * attention.cache_bytes_per_sequence(kept, element_bytes) for kept, count in layers)
 
 
 def mean_keys(mask: MaskSpec, context: int) -> float:

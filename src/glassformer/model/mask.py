@@ -1,12 +1,20 @@
-"""Which keys a query may see. Every kind of mask resolves to one predicate on positions and segments."""
+"""Which keys a query may see. Every kind of mask resolves to one predicate on positions and segments.
+
+Beside it stands `reaches`, the same question about ranges of positions: whether a query at `query[0]` to `query[1]` can
+see any key at `key[0]` to `key[1]`. In doubt the answer is yes; where it is no, a block of scores need not be made.
+"""
 
 from typing import Annotated, Literal
 
+import torch
 from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor
 
 from glassformer.spec import Spec
+
+Range = tuple[Tensor, Tensor]
+"""The lowest and the highest position of a block; both broadcast."""
 
 
 class CausalSpec(Spec):
@@ -17,6 +25,9 @@ class CausalSpec(Spec):
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
         """The predicate, on positions that broadcast."""
         return key <= query
+
+    def reaches(self, query: Range, key: Range) -> Tensor:
+        return key[0] <= query[1]
 
     @property
     def reach(self) -> int | None:
@@ -32,6 +43,9 @@ class WindowSpec(Spec):
 
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query - key < self.size)
+
+    def reaches(self, query: Range, key: Range) -> Tensor:
+        return (key[0] <= query[1]) & (query[0] - key[1] < self.size)
 
     @property
     def reach(self) -> int | None:
@@ -50,6 +64,9 @@ class SinksSpec(Spec):
 
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & ((query - key < self.size) | (key < self.first))
+
+    def reaches(self, query: Range, key: Range) -> Tensor:
+        return (key[0] <= query[1]) & ((query[0] - key[1] < self.size) | (key[0] < self.first))
 
     @property
     def reach(self) -> int | None:
@@ -79,6 +96,13 @@ class BlocksSpec(Spec):
             kept = kept | ((query - key) % self.stride == 0)
         return kept & (key <= query)
 
+    def reaches(self, query: Range, key: Range) -> Tensor:
+        least, most = query[0] // self.size - key[1] // self.size, query[1] // self.size - key[0] // self.size
+        kept = (least < self.local) | (key[0] // self.size < self.first)
+        if self.stride:  # is there a multiple of it among the distances?
+            kept = kept | (most // self.stride * self.stride >= least)
+        return kept & (key[0] <= query[1])
+
     @property
     def reach(self) -> int | None:
         return None if self.first or self.stride else self.local * self.size
@@ -93,6 +117,11 @@ class BidirectionalSpec(Spec):
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
         seen = (key >= 0) & (query >= -1)
         return seen if self.window is None else seen & ((query - key).abs() <= self.window)
+
+    def reaches(self, query: Range, key: Range) -> Tensor:
+        if self.window is None:
+            return torch.ones_like(query[0] + key[0], dtype=torch.bool)
+        return (query[0] - key[1] <= self.window) & (key[0] - query[1] <= self.window)
 
     @property
     def reach(self) -> int | None:

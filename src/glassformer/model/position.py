@@ -41,6 +41,16 @@ class Position(nn.Module):
             setattr(self, name, table.to(cast("Tensor", getattr(self, name)).device))
         return self
 
+    @property
+    def source(self) -> "Position":
+        """Whose work it does: its own, or that of the position it shares."""
+        return self
+
+    @property
+    def biases(self) -> bool:
+        """Whether it adds to scores."""
+        return type(self.source).bias is not Position.bias
+
     def initialise(self, std: float) -> None:
         """Draw fresh weights, if it has any that don't start at zero or one; `std` is that of the token vectors."""
 
@@ -321,6 +331,10 @@ class Shared(Position):
 
     def of(self, position: Position) -> None:
         self._shared = (position,)
+
+    @property
+    def source(self) -> Position:
+        return self._shared[0]
 
     def rotate(self, x: Float[Tensor, "B H T C"], positions: Int[Tensor, "#B T"]) -> Float[Tensor, "B H T C"]:
         return self._shared[0].rotate(x, positions)

@@ -49,6 +49,14 @@ class LayerCache(Protocol):
         """Remember `new` (each [B, T, …]) and return all that is remembered."""
         ...
 
+    def recall(self) -> tuple[Tensor, ...] | None:
+        """What is kept for each sequence, one tensor [B, …] for each `Kept`; None where all of them begin here."""
+        ...
+
+    def keep(self, *state: Tensor) -> None:
+        """Keep `state` (each [B, …]) in place of what `recall` gave."""
+        ...
+
 
 @runtime_checkable
 class Cache(Protocol):
@@ -159,6 +167,15 @@ class LayerStep:
     def remember(self, *new: Tensor) -> Remembered:
         """Hand over what the next passes will need (each [B, T, …]) and get all that is remembered."""
         return ThisPass(self.positions, self.segments, new) if self.cache is None else self.cache.extend(*new)
+
+    def recall(self) -> tuple[Tensor, ...] | None:
+        """What was kept for each sequence, [B, …] each; None where nothing came before this pass."""
+        return None if self.cache is None else self.cache.recall()
+
+    def keep(self, *state: Tensor) -> None:
+        """Hand over what is to be kept for each sequence from now on, [B, …] each."""
+        if self.cache is not None:
+            self.cache.keep(*state)
 
 
 @dataclass(frozen=True)

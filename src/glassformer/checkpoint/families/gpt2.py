@@ -74,9 +74,9 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
         "n_inner": block.feedforward.hidden,
         "activation_function": THEIR_ACTIVATION[block.feedforward.activation],
         "layer_norm_epsilon": block.norm.eps,
-        "scale_attn_weights": attention.scale in (None, width**-0.5),
+        "scale_attn_weights": getattr(attention, "scale", None) in (None, width**-0.5),
         "embd_pdrop": spec.embedding.dropout,
-        "attn_pdrop": attention.dropout,
+        "attn_pdrop": getattr(attention, "dropout", 0.0),
         "resid_pdrop": block.wiring.dropout,
         "tie_word_embeddings": spec.head.kind == "tied",
     }

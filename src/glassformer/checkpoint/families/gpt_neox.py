@@ -71,7 +71,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
         "rotary_emb_base": table["rope_theta"],
         "rotary_pct": table.get("partial_rotary_factor", 1.0),
         "attention_bias": parts.biased(attention),
-        "attention_dropout": attention.dropout,
+        "attention_dropout": getattr(attention, "dropout", 0.0),
         "hidden_dropout": block.wiring.dropout,
         "use_parallel_residual": block.wiring.kind == "parallel",
         "tie_word_embeddings": spec.head.kind == "tied",

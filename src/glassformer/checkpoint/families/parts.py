@@ -107,7 +107,7 @@ def fields(spec: TransformerSpec) -> dict[str, Any]:
         "rms_norm_eps": getattr(block.norm, "eps", 1e-6),
         "rope_theta": getattr(position, "theta", 10_000.0),
         "rope_parameters": rope_parameters(position),
-        "attention_dropout": attending.dropout,
+        "attention_dropout": getattr(attending, "dropout", 0.0),
         "tie_word_embeddings": spec.head.kind == "tied",
     }
 

@@ -132,9 +132,8 @@ class GroupedAttention(nn.Module):
         k, v = (kept.transpose(1, 2) for kept in memory.gather())  # [B, K, S, C]
         scores = Scores(
             scale=self.scale,
-            bias=self.position.bias(step.positions, memory.positions),
             softcap=self.softcap,
             sink=self.sink,
             dropout=self.dropout if self.training else 0.0,
         )
-        return mix((q, k, v), scores, self.mask, memory, step)
+        return mix((q, k, v), scores, self.mask, memory, step, self.position)
