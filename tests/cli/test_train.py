@@ -50,6 +50,24 @@ def test_parameters_memory_and_time_are_said_before_the_first_step(dataset: Data
     assert not (tmp_path / "run").exists()
 
 
+def test_a_mixture_of_experts_trains_from_settings_and_says_how_even_it_is(
+    dataset: Dataset, config: Path, tmp_path: Path
+):
+    feedforward = "model.blocks.0.feedforward"
+    settings = (f"{feedforward}.kind=experts", f"{feedforward}.experts=4", f"{feedforward}.chosen=2")
+    settings += (f"{feedforward}.hidden=8", f"{feedforward}.balance=true", "balance.z_loss=0.001")
+    named = [part for setting in settings for part in ("--set", setting)]
+    out = tmp_path / "run"
+    said = run("train", "--config", config, "--data", dataset.folder, "--out", out, *named).stderr
+    assert "fullest expert " in said
+    with (out / "log.csv").open(encoding="utf-8") as file:
+        loads = [row["load"].split() for row in csv.DictReader(file) if row["load"]]
+    assert len(loads) == 20
+    assert all(len(load) == 2 and all(1 <= float(part) <= 2 for part in load) for load in loads)
+    more = run("train", "--resume", out, "--max-steps", 25).stderr
+    assert "step 25  validation loss " in more
+
+
 def test_a_run_prints_its_losses_and_what_can_be_done_next(dataset: Dataset, config: Path, tmp_path: Path):
     said = run("train", "--config", config, "--data", dataset.folder, "--out", tmp_path / "run").stderr
     assert "step 20  validation loss " in said

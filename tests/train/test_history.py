@@ -11,6 +11,7 @@ from glassformer.train.history import History, Row, draw_losses, read_log
 def test_rows_come_back_as_they_were_to_the_last_bit(tmp_path: Path):
     history = History(tmp_path / "log.csv", step=0)
     rows = [Row(1, 64, 0.1 + 0.2, 1e-17, 3e-4, 1000.0, 0.5), Row(2, 128, validation_loss=1 / 3, bits_per_byte=2 / 3)]
+    rows.append(Row(3, 192, load=(1 / 3 + 1, 1.25)))
     for row in rows:
         history.add(row)
     history.close()

@@ -77,6 +77,7 @@ class TrainingConsole:
             loss = step.row.loss
             self.smooth = loss if self.smooth is None else 0.9 * self.smooth + 0.1 * loss
             share = f"  {step.share_of_peak:.0%} of peak" if step.share_of_peak else ""
+            share += f"  fullest expert {max(step.row.load):.1f}x its share" if step.row.load else ""
             text = (
                 f"step {step.step:,}  loss {self.smooth:.3f}  {step.row.tokens_per_second or 0:,.0f} tokens/s{share}"
                 f"  {_clock(step.state.seconds)}, {_clock(step.seconds_left)} left"

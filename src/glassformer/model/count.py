@@ -116,6 +116,11 @@ def cache_bytes_per_sequence(spec: TransformerSpec, element_bytes: int) -> int:
     return sum(count * attention.cache_bytes_per_sequence(kept, element_bytes) for kept, count in layers)
 
 
+def has_experts(spec: TransformerSpec) -> bool:
+    """Whether any layer is a mixture of experts."""
+    return any(block.feedforward.kind == "experts" for block in spec.blocks)
+
+
 def mean_keys(mask: MaskSpec, context: int) -> float:
     """How many keys a query sees on average when a context is read in one pass."""
     if mask.kind == "bidirectional":

@@ -12,7 +12,10 @@ from glassformer.errors import DataError
 
 @dataclass(frozen=True)
 class Row:
-    """One line of log.csv; fields that weren't measured at this step are empty."""
+    """One line of log.csv; fields that weren't measured at this step are empty.
+
+    load: with experts, what the fullest of each layer got, in multiples of the mean (in the file with spaces between).
+    """
 
     step: int
     tokens: int
@@ -23,6 +26,7 @@ class Row:
     seconds: float | None = None
     validation_loss: float | None = None
     bits_per_byte: float | None = None
+    load: tuple[float, ...] | None = None
 
 
 NAMES = tuple(field.name for field in fields(Row))
@@ -45,8 +49,10 @@ class History:
         self._file.flush()
         if self._board is not None:
             for name, value in asdict(row).items():
-                if value is not None and name not in ("step", "tokens"):
+                if value is not None and name not in ("step", "tokens", "load"):
                     self._board.add_scalar(name, value, row.step)
+            for layer, load in enumerate(row.load or ()):
+                self._board.add_scalar(f"load/{layer}", load, row.step)
 
     def close(self) -> None:
         """Hand everything to the disk."""
@@ -112,12 +118,14 @@ def _open_board(folder: Path | None, step: int) -> Any:
 
 
 def _cells(row: Row) -> list[str]:
-    return ["" if value is None else repr(value) for value in asdict(row).values()]
+    cells = {**asdict(row), "load": None if row.load is None else " ".join(map(repr, row.load))}
+    return ["" if value is None else value if isinstance(value, str) else repr(value) for value in cells.values()]
 
 
 def _row(line: dict[str, str]) -> Row:
-    numbers: dict[str, Any] = {name: float(line[name]) if line.get(name) else None for name in NAMES}
-    return Row(**{**numbers, "step": int(line["step"]), "tokens": int(line["tokens"])})
+    numbers: dict[str, Any] = {name: float(line[name]) if line.get(name) else None for name in NAMES if name != "load"}
+    load = tuple(float(part) for part in (line.get("load") or "").split()) or None
+    return Row(**{**numbers, "step": int(line["step"]), "tokens": int(line["tokens"]), "load": load})
 
 
 def _text(lines: list[Any]) -> str:

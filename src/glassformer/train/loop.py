@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from glassformer.errors import TrainingError
 from glassformer.evaluate import Score, predicted_bytes, score_windows
-from glassformer.model.count import training_flops_per_token
+from glassformer.model.count import has_experts, training_flops_per_token
 from glassformer.model.device import choose_device
+from glassformer.train.balance import Balance
 from glassformer.train.data import IGNORED, Batch, Batches, Dataset, validation_windows
 from glassformer.train.history import History, Row, draw_losses
 from glassformer.train.memory import Heap, resident_bytes
@@ -95,12 +96,14 @@ class Trainer:
         self.micro = spec.micro_batch_size or spec.batch_size
         work = trial(self.model, self.batches.batch(0), self.micro, self.device)
         self.dtype = choose_dtype(spec.dtype, self.device, work)
-        compiled = choose_compile(spec.compile, self.device)
+        eager = spec.compile == "auto" and has_experts(spec.model)  # a loop over used experts can't be traced
+        compiled = not eager and choose_compile(spec.compile, self.device)
         # What was chosen is part of what makes a run repeatable: from here on the spec says it.
         self.spec = spec.replace(dtype=str(self.dtype).removeprefix("torch."), compile=compiled)
         self.optimizer = spec.optimizer.build(self.model, self.dtype)
         self.state = run.load(self.model, self.optimizer)
         self.loss: Callable[..., Tensor] = torch.compile(causal, options=COMPILING) if compiled else causal
+        self.balance = Balance.of(self.model, spec.balance)
         self.stop, self.pace, self._saved = Stop(), Pace(), self.state if self.state.step else None
         self.peak = measure_peak(self.device, self.dtype)
         self.flops_per_token = training_flops_per_token(spec.model, spec.model.context)
@@ -144,20 +147,25 @@ class Trainer:
         batch = self.batches.batch(self.state.step)
         count = int((batch.targets != IGNORED).sum())
         total = torch.zeros((), dtype=torch.float64)
+        self.balance.begin()
         for index, start in enumerate(range(0, self.spec.batch_size, self.micro)):
             if self.stop.asked:
                 self.model.zero_grad(set_to_none=True)
                 return None
             torch.manual_seed(_mix(self.spec.seed, self.state.step, index))  # dropout's own draw
+            rows, watcher = batch.rows(slice(start, start + self.micro), self.device), self.balance.watcher()
             with autocast(self.device, self.dtype):
-                loss = self.loss(self.model, *batch.rows(slice(start, start + self.micro), self.device))
-            (loss / count).backward()
+                loss = self.loss(self.model, *rows, watch=watcher)
+            extra = self.balance.loss(watcher, rows[2])
+            share = loss / count
+            (share if extra is None else share + extra * (self.micro / self.spec.batch_size)).backward()
             total += loss.detach().double().cpu()
         mean = float(total) / count
         norm = float(_clip(self.model, self.spec.clip))
         if not (math.isfinite(mean) and math.isfinite(norm)):
             raise self._not_a_number(mean, norm, batch)
         self.optimizer.step(self.spec.schedule.factor(self.state.step, self.done))
+        self.balance.move()
         self._heap.settle()
         return mean, norm
 
@@ -183,7 +191,8 @@ class Trainer:
         step, row = self.state.step, None
         if step % self.spec.log_every == 0 or step == 1:
             speed = self.pace.rate()
-            row = Row(step, step * self.spec.tokens_per_step, *result, rate, speed, self.state.seconds)
+            tokens = step * self.spec.tokens_per_step
+            row = Row(step, tokens, result[0], result[1], rate, speed, self.state.seconds, load=self.balance.load)
             history.add(row)
         self.listen(self._progress(row=row))
         if self.done < 1:
@@ -200,8 +209,8 @@ class Trainer:
         better = state.best_loss is None or score.loss < state.best_loss
         self.state = state.replace(best_step=state.step, best_loss=score.loss) if better else state
         tokens = state.step * self.spec.tokens_per_step
-        measured = {"validation_loss": score.loss, "bits_per_byte": score.bits_per_byte}
-        history.add(Row(state.step, tokens, seconds=state.seconds, **measured))
+        measured = Row(state.step, tokens, seconds=state.seconds, validation_loss=score.loss)
+        history.add(replace(measured, bits_per_byte=score.bits_per_byte))
         self.listen(self._progress(score=score))
         if better:
             self._keep()

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.model import Step, Transformer
+from glassformer.model import OFF, Step, Transformer
+from glassformer.model.watch import Watcher
 from glassformer.train.data import IGNORED
 
 
@@ -19,9 +20,10 @@ def causal(
     targets: Int[Tensor, "B T"],
     positions: Int[Tensor, "B T"] | None = None,
     segments: Int[Tensor, "B T"] | None = None,
+    watch: Watcher = OFF,
 ) -> Float[Tensor, ""]:
     """Summed surprise, in nats, about each token's successor: -Σ log p(target); IGNORED targets don't count."""
-    step = Step.whole(tokens) if positions is None else Step(positions, segments)
+    step = Step.whole(tokens, watch) if positions is None else Step(positions, segments, watch=watch)
     return surprise(model(tokens, step), targets)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from glassformer.errors import CheckpointError
-from glassformer.model.linear import Linear
+from glassformer.model.linear import ExpertLinear, Linear
 from glassformer.spec import Spec
 
 Named = dict[str, nn.Parameter]
@@ -47,6 +47,8 @@ class AdamWSpec(Spec):
 class MuonSpec(Spec):
     """Momentum whose direction is made orthogonal, for the matrices inside the blocks; AdamW for all else.
 
+    The experts of a mixture are matrices each.
+
     `learning_rate` is Muon's. Source: Jordan et al. 2024, Muon.
     """
 
@@ -63,7 +65,7 @@ class MuonSpec(Spec):
         hidden = {
             f"{name}.weight": module.weight
             for name, module in model.named_modules()
-            if isinstance(module, Linear) and "V" not in module.axes.writes.split()
+            if isinstance(module, Linear | ExpertLinear) and "V" not in module.axes.writes.split()
         }
         rest = {name: p for name, p in named.items() if name not in hidden}
         return Optimizer([(Muon(hidden.values(), self, dtype), hidden), *self.rest.parts(rest)])
@@ -91,7 +93,7 @@ class Muon(torch.optim.Optimizer):
                 if matrix.grad is not None:
                     alike[matrix.shape].append(matrix)
             for shape, matrices in alike.items():
-                self._step(matrices, group["lr"], group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5)
+                self._step(matrices, group["lr"], group["lr"] * max(1.0, shape[-2] / shape[-1]) ** 0.5)
 
     def _step(self, matrices: list[Tensor], rate: float, size: float) -> None:
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
@@ -101,7 +103,8 @@ class Muon(torch.optim.Optimizer):
         momenta = [self.state[matrix]["momentum"] for matrix in matrices]
         torch._foreach_lerp_(momenta, gradients, 1 - self.spec.momentum)
         ahead = torch._foreach_lerp(gradients, momenta, self.spec.momentum)
-        steps = orthogonalise(torch.stack(list(ahead)).to(self.dtype), self.spec.iterations).unbind()
+        stacked = torch.stack(list(ahead)).to(self.dtype)  # [N, o, i], or [N, experts, o, i]
+        steps = orthogonalise(stacked.flatten(0, -3), self.spec.iterations).view_as(stacked).unbind()
         if self.spec.weight_decay:
             torch._foreach_mul_(matrices, 1 - rate * self.spec.weight_decay)
         torch._foreach_add_(matrices, [step.to(matrices[0].dtype) for step in steps], alpha=-size)

@@ -73,22 +73,22 @@ def _tear(trainer: Trainer, step: int) -> None:
     """Ask for a stop within a step, after its first micro-batch."""
     loss = trainer.loss
 
-    def torn_loss(*inputs: object) -> Tensor:
+    def torn_loss(*inputs: object, **named: object) -> Tensor:
         trainer.stop.asked = trainer.state.step == step
-        return loss(*inputs)  # pyright: ignore[reportArgumentType]
+        return loss(*inputs, **named)
 
     trainer.loss = torn_loss
 
 
-def _outcome(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], list[tuple[float | None, ...]]]:
+def _outcome(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], list[tuple[object, ...]]]:
     last = checkpoints(path)[20]
     rows = [_what_counts(row) for row in read_log(path / "log.csv")]
     return load_tensors(last / "model.safetensors"), load_tensors(last / "optimizer.safetensors"), rows
 
 
-def _what_counts(row: Row) -> tuple[float | None, ...]:
+def _what_counts(row: Row) -> tuple[object, ...]:
     """All of a row but how fast it went."""
-    return row.step, row.tokens, row.loss, row.gradient_norm, row.learning_rate, row.validation_loss
+    return row.step, row.tokens, row.loss, row.gradient_norm, row.learning_rate, row.validation_loss, row.load
 
 
 def _compare(name: str, one: tuple, other: tuple) -> Proof:

@@ -7,7 +7,7 @@ from glassformer.model import TransformerSpec
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.block import BlockSpec, PreNormSpec
 from glassformer.model.embedding import TokenEmbeddingSpec, UntiedHeadSpec
-from glassformer.model.feedforward import MLPSpec
+from glassformer.model.feedforward import ExpertsSpec, MLPSpec
 from glassformer.model.norm import RMSNormSpec
 from glassformer.model.position import RotarySpec
 from glassformer.model.recipes import gpt2 as gpt2_model
@@ -28,6 +28,14 @@ def gpt2(vocabulary: int) -> TrainSpec:
 def llama(vocabulary: int) -> TrainSpec:
     """Llama's architecture at a size for two cores: rotary positions, RMSNorm, SwiGLU, grouped queries."""
     return TrainSpec(model=llama_model(vocabulary, layers=4, width=128, heads=4, kv_heads=2, context=128))
+
+
+def experts(vocabulary: int) -> TrainSpec:
+    """The small Llama with eight small experts in each layer, of which a token goes through two and a shared one."""
+    spec = llama(vocabulary)
+    mixture = ExpertsSpec(experts=8, chosen=2, hidden=96, shared=160, balance=True)
+    model = spec.model.replace(blocks=(spec.model.blocks[0].replace(feedforward=mixture),))
+    return spec.replace(model=model)
 
 
 def nanogpt_cpu(vocabulary: int) -> TrainSpec:
@@ -131,6 +139,7 @@ def demo(vocabulary: int) -> TrainSpec:
 RECIPES: Mapping[str, Recipe] = {
     "gpt2": gpt2,
     "llama": llama,
+    "experts": experts,
     "shakespeare": shakespeare,
     "shakespeare-best": shakespeare_best,
     "demo": demo,

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from glassformer.model import TransformerSpec
 from glassformer.spec import Spec
+from glassformer.train.balance import BalanceSpec
 from glassformer.train.optimizer import AdamWSpec, OptimizerSpec
 from glassformer.train.schedule import CosineSpec, ScheduleSpec
 
@@ -14,11 +15,15 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class TrainSpec(Spec):
-    """A run. Sizes are of the *global* batch: how it is cut into micro-batches or among ranks changes no gradient."""
+    """A run. Sizes are of the *global* batch: how it is cut into micro-batches or among ranks changes no gradient.
+
+    But for that of the balance loss of experts, which judges each micro-batch by itself.
+    """
 
     model: TransformerSpec
     optimizer: OptimizerSpec = AdamWSpec()
     schedule: ScheduleSpec = CosineSpec()
+    balance: BalanceSpec = BalanceSpec()
     batch_size: int = Field(default=12, ge=1, description="sequences of `model.context` tokens in a step")
     micro_batch_size: int | None = Field(default=None, ge=1, description="sequences in one pass; default: all")
     max_steps: int = Field(default=2000, ge=1)
@@ -44,6 +49,9 @@ class TrainSpec(Spec):
             raise ValueError(f"model.layers ({self.model.layers}) is more than any run has (at most {MOST_LAYERS})")
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(f"micro_batch_size ({self.micro_batch_size}) must divide batch_size ({self.batch_size})")
+        experts = {block.feedforward.experts for block in self.model.blocks if block.feedforward.kind == "experts"}
+        if self.balance.jointly and len(experts) > 1:
+            raise ValueError(f"balance.jointly needs equally many experts in all layers, got {sorted(experts)}")
         return self
 
     @property
