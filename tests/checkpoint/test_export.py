@@ -10,9 +10,12 @@ import torch
 from safetensors import safe_open
 from small_models import logits_of, random_model, small_gpt2, small_llama, tokens_for
 
+from decoders import build, decoder_spec, mixed_spec
 from glassformer.checkpoint import load_tensors, save_tensors
 from glassformer.checkpoint.export import export_folder
+from glassformer.checkpoint.families import FAMILIES
 from glassformer.errors import CheckpointError
+from glassformer.model.position import NoPositionSpec
 from glassformer.tokenizer import Tokenizer, train_tokenizer
 
 TEXT = "the cat sat on the mat.\n  今天天气真好 👩‍🚀"
@@ -81,6 +84,14 @@ def test_an_export_replaces_an_export_and_nothing_else(tmp_path):
     with pytest.raises(CheckpointError, match=r"the folder holds other files \(thesis\.doc\)"):
         export_folder(model, None, tmp_path / "out")
     assert (tmp_path / "out" / "thesis.doc").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("spec", [decoder_spec(NoPositionSpec(), "linear"), mixed_spec()], ids=["all linear", "mixed"])
+def test_linear_attention_is_refused_by_every_family_that_does_not_have_it(family, spec, tmp_path):
+    with pytest.raises(CheckpointError, match="this model is no "):
+        export_folder(build(spec), None, tmp_path / "there", family)
+    assert not (tmp_path / "there").exists()
 
 
 def test_weights_that_a_number_format_can_not_hold_are_refused(tmp_path):

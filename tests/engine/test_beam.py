@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 
-from decoders import build, decoder_spec
+from decoders import build, decoder_spec, mixed_spec
 from glassformer.checkpoint import load_model
 from glassformer.engine.beam import BeamParams, beam_search
 from glassformer.model import Step
@@ -112,6 +112,20 @@ def test_beams_are_those_of_transformers(kind, penalty, tmp_path):
 def cut(text):
     """Up to its end."""
     return text[: text.index(END) + 1] if END in text else text
+
+
+def test_beams_of_a_model_with_states_are_those_of_whole_passes():
+    """A state goes with its beam: each text found has the log-probability that a pass over the whole of it gives."""
+    model, prompt = build(mixed_spec()), [3, 14, 15]
+    params = BeamParams(beams=4, max_tokens=6, length_penalty=0)
+    found = beam_search(model, [prompt], [], params)[0]
+    assert len({one.tokens for one in found}) == 4
+    for one in found:
+        row = torch.tensor([[*prompt, *one.tokens]])
+        with torch.no_grad():
+            chances = model(row, Step.whole(row)).double().log_softmax(-1)[0, len(prompt) - 1 : -1]
+        expected = chances.gather(1, torch.tensor(one.tokens)[:, None]).sum()
+        assert one.logprob == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_one_beam_is_greedy():

@@ -128,7 +128,7 @@ def _common(spec: TransformerSpec) -> dict[str, Any]:
 def _rope(attention: Any) -> dict[str, Any]:
     """Their table; a scale that isn't the plain one is that of YaRN, which only `mscale_all_dim` can say."""
     table = rope_parameters(attention.position)
-    if attention.scale is not None and table["rope_type"] == "yarn" and table["factor"] > 1:
+    if getattr(attention, "scale", None) is not None and table["rope_type"] == "yarn" and table["factor"] > 1:
         stretch = (attention.scale * attention.width_of_head(0) ** 0.5) ** 0.5
         table["mscale_all_dim"] = round((stretch - 1) / (mscale(table["factor"], 1.0) - 1), 6)
     return table

@@ -160,7 +160,7 @@ def post_norm_fields(spec: TransformerSpec) -> dict[str, Any]:
         "intermediate_size": block.feedforward.hidden,
         "hidden_act": THEIR_ACTIVATION.get(block.feedforward.activation, "gelu"),
         "hidden_dropout_prob": block.wiring.dropout,
-        "attention_probs_dropout_prob": block.attention.dropout,
+        "attention_probs_dropout_prob": getattr(block.attention, "dropout", 0.0),
         "max_position_embeddings": (position.limit or spec.context) + getattr(position, "unused", 0),
         "type_vocab_size": spec.embedding.types,
         "layer_norm_eps": block.norm.eps,

@@ -142,7 +142,7 @@ def wide_norms(spec: TransformerSpec, biased: bool = False) -> TransformerSpec:
 def _wide_attention(attention: Any, wide: Callable[[Any], Any]) -> Any:
     if attention.kind == "latent":
         return attention.replace(norm=wide(attention.norm))
-    return attention.replace(qk_norm=wide(attention.qk_norm))
+    return attention.replace(qk_norm=wide(attention.qk_norm)) if attention.kind == "grouped" else attention
 
 
 # Name tables

@@ -99,7 +99,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
         "max_position_embeddings": spec.context,
         "activation_function": THEIR_ACTIVATION[block.feedforward.activation],
         "dropout": block.wiring.dropout,
-        "attention_dropout": block.attention.dropout,
+        "attention_dropout": getattr(block.attention, "dropout", 0.0),
         "activation_dropout": getattr(block.feedforward, "dropout", 0.0),
         "scale_embedding": spec.embedding.scale != 1.0,
         "decoder_start_token_id": start[0],
