@@ -180,3 +180,21 @@ def test_past_the_context_a_linear_model_still_knows_its_beginning():
     cached = read(LINEAR, pool, lease, tokens, [16] * 9)
     torch.testing.assert_close(cached, whole(LINEAR, tokens), atol=1e-5, rtol=0)
     assert len(lease.pages) == 4
+
+
+@pytest.mark.parametrize("kind", ["linear that fades", "mixed"])
+def test_a_conversation_goes_on_from_its_state_and_begins_anew_where_it_parts_from_it(kind):
+    tokenizer = train_tokenizer("char", ["the quick brown fox jumps over the lazy dog, 今天天气真好\n"])
+    size = {"vocabulary": tokenizer.vocabulary}
+    model = build(mixed_spec(**size) if kind == "mixed" else decoder_spec(NoPositionSpec(), kind, **size))
+    engine = Engine(model, tokenizer, EngineSpec(batch_size=1, page_size=4))
+    params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+    first = engine.add([1, 2, 3, 4], params, keep=True)
+    first.result()
+    onward = engine.add([*first.sequence.tokens, 5, 6], params, after=first, keep=True)
+    written = onward.result().tokens
+    assert onward.sequence.reused == len(first.sequence.tokens) - 1, "the last token was written and not yet read"
+    assert written == engine.add(onward.sequence.tokens[:10], params).result().tokens
+    parted = engine.add([1, 2, 3, 9, 9], params, after=onward)
+    assert parted.result().tokens == engine.add([1, 2, 3, 9, 9], params).result().tokens
+    assert parted.sequence.reused == 0
