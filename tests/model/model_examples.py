@@ -236,6 +236,8 @@ def model_with(union: str, example: Any) -> TransformerSpec:
         return with_attention(spec, position=RotarySpec(theta=50, scaling=example))
     if union == "mask":
         return with_attention(spec, mask=example)
+    if union == "head" and hasattr(example, "pooling"):  # the first token of a causal model has seen itself alone
+        return with_attention(spec, mask=BidirectionalSpec()).replace(head=example)
     if union in ("attention", "feedforward", "wiring"):
         return with_block(spec, **{union: example})
     return spec.replace(**{union: example})
