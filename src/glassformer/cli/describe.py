@@ -14,6 +14,7 @@ from torch import nn
 
 from glassformer.checkpoint import load_spec
 from glassformer.checkpoint.document import read_document
+from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.model.block import Block
 from glassformer.model.count import (
     cache_bytes_per_token,
@@ -31,18 +32,17 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def describe(
-    model: Annotated[
-        Path, typer.Argument(help="A run, a model folder, or the JSON or YAML file of a spec.", show_default=False)
-    ],
+    model: Annotated[str, typer.Argument(help=f"{MODEL} Or the JSON or YAML file of a spec.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     show_points: Annotated[bool, typer.Option("--points", help="List everything that can be watched.")] = False,
     which: Annotated[Literal["best", "last"], typer.Option(help="Which checkpoint of a run.")] = "best",
+    revision: Revision = None,
 ) -> None:
     """Show the architecture of a model: shapes, parameters by part, cache and operations per token.
 
     Example: glassformer describe runs/first --points
     """
-    spec, name = _read(model, which)
+    spec, name = _read(find_model(model, revision), which)
     facts = _facts(spec, name)
     if as_json:
         print(json.dumps({**facts, **({"points": _points(spec)} if show_points else {})}, ensure_ascii=False))
