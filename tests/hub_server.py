@@ -24,8 +24,8 @@ class Hub:
     asked:   every request, as "METHOD path range".
     """
 
-    def __init__(self, name: str, files: dict[str, bytes]):
-        self.name, self.files = name, files
+    def __init__(self, name: str, files: dict[str, bytes], commit: str = COMMIT):
+        self.name, self.files, self.commit = name, files, commit
         self.gated, self.ranges = False, True
         self.cut: dict[str, int] = {}
         self.hang: dict[str, int] = {}
@@ -86,7 +86,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send(200, json.dumps(listed).encode())
         else:
             siblings = [{"rfilename": file} for file in self.hub.files]
-            self.send(200, json.dumps({"id": name, "sha": COMMIT, "siblings": siblings, "private": False}).encode())
+            self.send(
+                200, json.dumps({"id": name, "sha": self.hub.commit, "siblings": siblings, "private": False}).encode()
+            )
 
     def listed(self, file: str, content: bytes) -> dict[str, Any]:
         facts: dict[str, Any] = {"type": "file", "path": file, "size": len(content), "oid": etag_of("", content)}
@@ -99,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send(401, b"", {"X-Error-Code": "RepoNotFound"})
         elif self.hub.gated:
             self.send(403, b"", {"X-Error-Code": "GatedRepo"})
-        elif revision not in ("main", "v1", COMMIT):
+        elif revision not in ("main", "v1", self.hub.commit):
             self.send(404, b"", {"X-Error-Code": "RevisionNotFound"})
         else:
             return True
@@ -109,10 +111,10 @@ class Handler(BaseHTTPRequestHandler):
         if not self.known(name, revision):
             return
         if file not in self.hub.files:
-            self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.hub.commit})
             return
         content = self.hub.files[file]
-        headers = {"ETag": f'"{etag_of(file, content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{etag_of(file, content)}"', "X-Repo-Commit": self.hub.commit, "Accept-Ranges": "bytes"}
         if file in self.hub.corrupt:
             content = bytes([content[0] ^ 1]) + content[1:]
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
