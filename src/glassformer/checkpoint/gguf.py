@@ -140,7 +140,27 @@ class GgufFile(NumberFile):
             code = SCALARS[inner]
             count = self._count(struct.calcsize(code))
             return list(struct.unpack(f"<{count}{code}", self._take(count * struct.calcsize(code))))
+        if inner == TEXT:
+            return self._texts(self._count(8))
         return [self._value(inner, depth + 1) for _ in range(self._count(8))]
+
+    def _texts(self, count: int) -> list[str]:
+        """Many texts at once: a vocabulary has 100,000, and each would take five calls."""
+        raw, at, texts = self._bytes, self._at, list[str]()
+        length = struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(count):
+                start = at + 8
+                at = start + length(raw, at)[0]
+                if at > len(raw):
+                    raise self._damaged(f"a text announced at {start - 8} ends {at - len(raw)} bytes late")
+                texts.append(raw[start:at].decode("utf-8"))
+        except UnicodeDecodeError:
+            raise self._damaged("a name or text that is no UTF-8") from None
+        except struct.error:
+            raise self._damaged(f"expected 8 bytes at {at}, {len(raw) - at} are left") from None
+        self._at = at
+        return texts
 
     def _text(self) -> str:
         try:
