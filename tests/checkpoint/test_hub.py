@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, Hub
 from small_models import random_model, small_llama
 
 from glassformer.checkpoint.export import export_folder
 from glassformer.tokenizer import train_tokenizer
+from hub_server import COMMIT, Hub
 
 pytestmark = pytest.mark.slow
 NAME = "someone/tiny-llama"
