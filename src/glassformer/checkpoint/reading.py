@@ -9,8 +9,8 @@ from torch import Tensor
 
 from glassformer.errors import CheckpointError
 
-PIECE = 2**18
-"""Numbers that are converted at once: they stay in the cache of a core."""
+PIECE = 2**15
+"""Numbers that are converted at once: they stay in the cache of a core, and leave no holes between the weights."""
 
 
 class NumberFile:
@@ -18,7 +18,7 @@ class NumberFile:
 
     def __init__(self, path: Path):
         """Open; raises CheckpointError where there is no regular file, or none that may be read."""
-        self.path = path
+        self.path, self._piece = path, torch.empty(0, dtype=torch.uint8)
         if not path.is_file():  # before opening: a pipe would wait for ever
             raise CheckpointError("no such file" if not path.exists() else "not a regular file", where=path)
         try:
@@ -60,17 +60,21 @@ class NumberFile:
             self.convert(tensor, stored.itemsize, start, lambda raw: raw.view(stored))
         return tensor
 
-    def convert(
-        self, tensor: Tensor, size: float, start: int, unpack: Callable[[Tensor], Tensor], piece: int = PIECE
-    ) -> None:
+    def convert(self, tensor: Tensor, size: float, start: int, unpack: Callable[[Tensor], Tensor]) -> None:
         """Fill a tensor with the numbers that `unpack` makes of the bytes at `start`, of which each takes `size`."""
         flat = tensor.view(-1)
-        raw = torch.empty(round(min(piece, len(flat)) * size), dtype=torch.uint8)
-        for first in range(0, len(flat), piece):
-            part = flat[first : first + piece]
+        raw = self._space(round(min(PIECE, len(flat)) * size))
+        for first in range(0, len(flat), PIECE):
+            part = flat[first : first + PIECE]
             own = raw[: round(len(part) * size)]
             self.fill(_bytes(own), start + round(first * size))
             part.copy_(unpack(own))
+
+    def _space(self, size: int) -> Tensor:
+        """Bytes to read into: always the same, for a new piece beside each tensor would leave a hole there."""
+        if len(self._piece) < size:
+            self._piece = torch.empty(max(size, PIECE * 8), dtype=torch.uint8)
+        return self._piece[:size]
 
 
 def _bytes(tensor: Tensor) -> memoryview:
