@@ -94,7 +94,7 @@ def load_model(
 
 
 class SingleFile(Source, Protocol):
-    """A model in one file: its tensors under the names of a family, whose `config` it gives, its tokenizer, its facts."""
+    """A model in one file: tensors under the names of a family, whose `config` it gives; its tokenizer and facts."""
 
     @property
     def config(self) -> Mapping[str, Any]: ...

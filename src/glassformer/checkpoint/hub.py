@@ -24,6 +24,7 @@ SMALL = (
     "config.json", "generation_config.json", "model.safetensors.index.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+    "spm.model", "source.spm", "target.spm",
     "chat_template.jinja", "chat_template.json",
     "modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
 )  # fmt: skip
