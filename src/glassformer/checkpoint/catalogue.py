@@ -6,6 +6,7 @@ the hub is held against the sha256 that the hub itself states for each large fil
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Model:
 
     hub, revision: where the hub has it, and at which commit.
     bytes, sha256: of its weights there; None where unknown.
+    use:           the command that it is made for.
     accept:        where its licence must be accepted first, if it must.
     """
 
@@ -37,6 +39,7 @@ class Model:
     licence: str
     hub: str
     revision: str = "main"
+    use: Literal["chat", "embed"] = "chat"
     bytes: int | None = None
     sha256: str | None = None
     accept: str | None = None
@@ -95,6 +98,7 @@ CATALOGUE: Mapping[str, Model] = {
         languages="English",
         licence="Apache-2.0",
         hub="sentence-transformers/all-MiniLM-L6-v2",
+        use="embed",
         revision="c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
         bytes=90_868_376,
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -110,6 +114,7 @@ CATALOGUE: Mapping[str, Model] = {
         languages="Chinese",
         licence="MIT",
         hub="BAAI/bge-small-zh-v1.5",
+        use="embed",
         revision="7999e1d3359715c523056ef9478215996d62a620",
     ),
 }

@@ -49,7 +49,8 @@ def pull(
         print(json.dumps({"name": name, "path": str(path), "licence": model.licence}, ensure_ascii=False))
     else:
         print(path)
-        console.print(f'Try: {command()} generate {name} "…"', markup=False)
+        what = "" if model.use == "chat" else ' "…" "…"'
+        console.print(f"Try: {command()} {model.use} {name}{what}", markup=False)
 
 
 def _bring(name: str, origin: str, console: Console) -> Path:
