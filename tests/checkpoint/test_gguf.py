@@ -146,7 +146,7 @@ def test_tensors_in_blocks_are_unpacked(format: str, tmp_path: Path):
     writer.close()
     with GgufFile(tmp_path / "m.gguf") as file:
         assert file.entries["a.weight"].shape == (4, 64)
-        assert np.array_equal(file.read("a.weight").numpy(), gguf.quants.dequantize(packed, kind))
+        assert np.array_equal(file.tensor("a.weight").numpy(), gguf.quants.dequantize(packed, kind))
 
 
 def small_file(path: Path) -> bytes:

@@ -122,6 +122,7 @@ def mistakes(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
         "tokens": (("text", "--tokenizer", empty), str(empty)),
         "describe": ((missing,), str(missing)),
         "export": ((empty, folder / "out"), str(empty)),
+        "pull": (("gpt-9",), "gpt-9"),
         "demo": ((missing, "--out", folder / "out"), str(missing)),
     }
 

@@ -26,7 +26,7 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
         CheckpointError: what the operating system refused, in plain words; `target` is then as it was before.
     """
     target = Path(target).resolve()  # through a link, to where the folder really is
-    with _explained(target):
+    with explained(target):
         if target.exists() and not target.is_dir():
             raise CheckpointError("expected a folder, found a file", where=target, do="choose another name")
         partial = _partial(target)
@@ -49,7 +49,7 @@ def write_file(path: Path, data: bytes) -> None:
         CheckpointError: as `write_folder`.
     """
     path = Path(path).resolve()
-    with _explained(path):
+    with explained(path):
         partial = _partial(path)
         try:
             with partial.open("xb") as file:
@@ -64,15 +64,15 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _explained(target: Path) -> Iterator[None]:
-    """What the operating system refuses, as one line for a user."""
+def explained(target: Path, after: str = "what was there before is untouched") -> Iterator[None]:
+    """What the operating system refuses, as one line for a user; `after` says how things stand now."""
     try:
         yield
     except OSError as error:
-        what, do = _EXPLANATIONS.get(error.errno or 0, (error.strerror or str(error), "see whether the path is right"))
-        raise CheckpointError(
-            f"can't write: {what}", where=target, do=f"{do}; what was there before is untouched"
-        ) from None
+        if error.errno is None:  # no refusal of the system's
+            raise
+        what, do = _EXPLANATIONS.get(error.errno, (error.strerror or str(error), "see whether the path is right"))
+        raise CheckpointError(f"can't write: {what}", where=target, do=f"{do}; {after}") from None
 
 
 _FULL = ("the disk is full", "free some space and try again")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,11 +17,11 @@ from glassformer.checkpoint.ends import generation_config, stop_ids
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.checkpoint.families.base import Family
 from glassformer.checkpoint.gguf import GgufFile, Packed
-from glassformer.checkpoint.gguf_model import GgufModel, gguf_model
+from glassformer.checkpoint.gguf_model import gguf_model
+from glassformer.checkpoint.llama2c import Llama2cFile
 from glassformer.checkpoint.locate import PICKLES, Place, Which, locate, pickled
 from glassformer.checkpoint.rename import Source, check, imported, same
 from glassformer.checkpoint.tensors import Entry, TensorFile, save_tensors
-from glassformer.checkpoint.tokenizer import tokenizer_inside
 from glassformer.errors import CheckpointError, SpecError
 from glassformer.model.transformer import Transformer, TransformerSpec
 from glassformer.model.unfilled import Unfilled
@@ -67,7 +67,7 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     which: Which = "best",
 ) -> Loaded:
-    """The model of a checkpoint, of a run (its best checkpoint, else its last) or of a Hugging Face folder.
+    """The model of a checkpoint, of a run (its best checkpoint, else its last), a Hugging Face folder or a single file.
 
     Weights are read one tensor at a time and converted to `dtype`, so loading needs little more memory than the model.
 
@@ -76,28 +76,48 @@ def load_model(
     """
     place = locate(Path(path), which)
     with ExitStack() as stack:
-        inside = gguf_model(stack.enter_context(GgufFile(place.folder))) if place.is_gguf else None
+        inside = _inside(place, stack)
         family = _family(place, inside)
         source = inside or stack.enter_context(_weights(place, family))
         spec = _spec(place, family, inside, source.entries)
-        tokenizer = (
-            read_tokenizer(place.tokenizer) if place.tokenizer else tokenizer_inside(inside.file if inside else None)
-        )
+        tokenizer = read_tokenizer(place.tokenizer) if place.tokenizer else None
+        tokenizer = inside.tokenizer() if inside else tokenizer
         _refuse_another(tokenizer, spec, place)
         _refuse_sizes(spec, source, place.folder)
         model = _unfilled(spec, place.folder)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         rules = [same(name, name) for name in shapes] if family is None else family.rules(spec)
         check(rules, shapes, source, family.unused if family else (), place.folder)
-        _fill(model, imported(rules, source), device, dtype)
+        _fill(model, imported(rules, source, dtype), device)
     stops = _stops(place, tokenizer, inside)
     return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder, stops)
 
 
-def _stops(place: Place, tokenizer: Tokenizer | None, inside: GgufModel | None) -> frozenset[int]:
+class SingleFile(Source, Protocol):
+    """A model in one file: tensors under the names of a family, whose `config` it gives; its tokenizer and facts."""
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+    def tokenizer(self) -> Tokenizer | None: ...
+
+
+def _inside(place: Place, stack: ExitStack) -> SingleFile | None:
+    """The file that a model is, open until the stack closes; None where the model is a folder."""
+    if place.format == "folder":
+        return None
+    if place.format == "gguf":
+        return gguf_model(stack.enter_context(GgufFile(place.folder)))
+    return stack.enter_context(Llama2cFile(place.folder))
+
+
+def _stops(place: Place, tokenizer: Tokenizer | None, inside: SingleFile | None) -> frozenset[int]:
     configs = [] if inside else [place.config or {}, generation_config(place.folder)]
     try:
-        return stop_ids(tokenizer, configs, inside.file.facts if inside else None)
+        return stop_ids(tokenizer, configs, inside.facts if inside else None)
     except CheckpointError as error:
         raise CheckpointError(error.what, where=error.where or place.folder) from None
 
@@ -115,14 +135,12 @@ def _refuse_another(tokenizer: Tokenizer | None, spec: TransformerSpec, place: P
 def load_spec(path: Path | str, which: Which = "best") -> tuple[TransformerSpec, str]:
     """The spec and the name of a model, without its weights; errors as `load_model`."""
     place = locate(Path(path), which)
-    if place.is_gguf:
-        with GgufFile(place.folder) as file:
-            inside = gguf_model(file)
-            return _spec(place, _family(place, inside), inside), place.name
-    return _spec(place, _family(place)), place.name
+    with ExitStack() as stack:
+        inside = _inside(place, stack)
+        return _spec(place, _family(place, inside), inside), place.name
 
 
-def _family(place: Place, inside: GgufModel | None = None) -> Family | None:
+def _family(place: Place, inside: SingleFile | None) -> Family | None:
     """The family of another program's model; None where it is our own."""
     config = place.config if inside is None else inside.config
     if config is None:
@@ -139,7 +157,7 @@ def _family(place: Place, inside: GgufModel | None = None) -> Family | None:
 
 
 def _spec(
-    place: Place, family: Family | None, inside: GgufModel | None = None, names: Collection[str] = ()
+    place: Place, family: Family | None, inside: SingleFile | None, names: Collection[str] = ()
 ) -> TransformerSpec:
     """The spec of a model; `names` are those of its tensors, where they are known."""
     if family is None:
@@ -194,9 +212,9 @@ class _Renamed:
             name: file.entries[there] for name, (file, there) in parts.items()
         }
 
-    def read(self, name: str) -> Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         file, there = self.parts[name]
-        return file.read(there)
+        return file.tensor(there, dtype)
 
 
 def _sharded(folder: Path, stack: ExitStack) -> Source:
@@ -243,12 +261,7 @@ def _unfilled(spec: TransformerSpec, where: Path) -> Transformer:
         raise CheckpointError(f"no model can have these sizes: {str(error)[:120]}", where=where) from None
 
 
-def _fill(
-    model: Transformer, tensors: Iterable[tuple[str, Tensor]], device: str | torch.device, dtype: torch.dtype
-) -> None:
-    ready = {
-        name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None).contiguous()
-        for name, tensor in tensors
-    }
+def _fill(model: Transformer, tensors: Iterable[tuple[str, Tensor]], device: str | torch.device) -> None:
+    ready = {name: tensor.to(device).contiguous() for name, tensor in tensors}
     model.load_state_dict(ready, assign=True)
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())), "a tensor was never filled"

@@ -10,12 +10,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.checkpoint.reading import NumberFile
 from glassformer.errors import CheckpointError
 from glassformer.ops.quantize import FORMATS, dequantise
 
@@ -53,36 +54,33 @@ class Packed:
         return self.start + self.numbers * self.dtype.itemsize
 
 
-class GgufFile:
-    """An open GGUF file with a checked header: `facts`, and `entries` of which `read` unpacks one."""
+class GgufFile(NumberFile):
+    """An open GGUF file with a checked header: `facts`, and `entries` of which `tensor` unpacks one."""
 
     def __init__(self, path: Path):
         """Open and check; raises CheckpointError where the file is missing, cut off or says what can't be."""
-        self.path, self._at = path, 0
-        if not path.is_file():
-            raise CheckpointError("no such file" if not path.exists() else "not a regular file", where=path)
+        super().__init__(path)
+        self._at = 0
         try:
-            with path.open("rb") as file:
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # Only the header is mapped, and only while it is read: it is walked in steps of a few bytes.
+            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as self._bytes:
+                self.facts, self.entries = self._header()
         except (OSError, ValueError) as error:  # mmap refuses an empty file with a ValueError
+            self.close()
+            if isinstance(error, CheckpointError):
+                raise
             raise CheckpointError(f"can't read: {error}", where=path) from None
-        try:
-            self.facts, self.entries = self._header()
         except BaseException:
-            self._bytes.close()
+            self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bytes.close()
-
-    def read(self, name: str) -> Tensor:
-        """The tensor of this name, unpacked to float32."""
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor of this name, unpacked to float32 or `dtype`."""
         entry = self.entries[name]
-        raw = np.frombuffer(self._bytes[entry.start : entry.start + entry.bytes], dtype=np.uint8)
-        return dequantise(torch.from_numpy(raw.copy()), entry.format).view(entry.shape)
+        kind = FORMATS[entry.format]
+        tensor = torch.empty(entry.shape, dtype=dtype or entry.dtype)
+        self.convert(tensor, kind.bytes / kind.numbers, entry.start, lambda raw: dequantise(raw, entry.format))
+        return tensor
 
     def _header(self) -> tuple[dict[str, Any], dict[str, Packed]]:
         if self._take(4) != b"GGUF":
@@ -142,7 +140,27 @@ class GgufFile:
             code = SCALARS[inner]
             count = self._count(struct.calcsize(code))
             return list(struct.unpack(f"<{count}{code}", self._take(count * struct.calcsize(code))))
+        if inner == TEXT:
+            return self._texts(self._count(8))
         return [self._value(inner, depth + 1) for _ in range(self._count(8))]
+
+    def _texts(self, count: int) -> list[str]:
+        """Many texts at once: a vocabulary has 100,000, and each would take five calls."""
+        raw, at, texts = self._bytes, self._at, list[str]()
+        length = struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(count):
+                start = at + 8
+                at = start + length(raw, at)[0]
+                if at > len(raw):
+                    raise self._damaged(f"a text announced at {start - 8} ends {at - len(raw)} bytes late")
+                texts.append(raw[start:at].decode("utf-8"))
+        except UnicodeDecodeError:
+            raise self._damaged("a name or text that is no UTF-8") from None
+        except struct.error:
+            raise self._damaged(f"expected 8 bytes at {at}, {len(raw) - at} are left") from None
+        self._at = at
+        return texts
 
     def _text(self) -> str:
         try:

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glassformer.checkpoint.gguf import GgufFile, Packed
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, TokenizerError
+from glassformer.tokenizer import Tokenizer
+from glassformer.tokenizer.foreign import from_lists
 
 FAMILY_OF = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma2": "gemma2", "gemma3": "gemma3_text"}
 """The family of ours that each architecture of theirs is."""
@@ -45,7 +48,7 @@ Undo = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class GgufModel:
-    """What a file holds: `config` as the family reads it, `entries` and `read` under that family's names."""
+    """What a file holds: `config` as the family reads it, `entries` and `tensor` under that family's names."""
 
     file: GgufFile
     config: dict[str, Any]
@@ -56,9 +59,27 @@ class GgufModel:
     def entries(self) -> Mapping[str, Packed]:
         return {name: self.file.entries[there] for name, there in self.names.items()}
 
-    def read(self, name: str) -> Tensor:
-        tensor = self.file.read(self.names[name])
-        return self.undo[name](tensor) if name in self.undo else tensor
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        if name not in self.undo:
+            return self.file.tensor(self.names[name], dtype)
+        return self.undo[name](self.file.tensor(self.names[name])).to(dtype or torch.float32)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.file.facts
+
+    def tokenizer(self) -> Tokenizer | None:
+        return tokenizer_inside(self.file)
+
+
+def tokenizer_inside(file: GgufFile) -> Tokenizer | None:
+    """The tokenizer that a GGUF file holds, if it holds one."""
+    if "tokenizer.ggml.model" not in file.facts:
+        return None
+    try:
+        return from_lists(file.facts)
+    except TokenizerError as error:
+        raise TokenizerError(error.what, where=file.path, do=error.do) from None
 
 
 def gguf_model(file: GgufFile) -> GgufModel:
@@ -124,7 +145,7 @@ def _gemma(config: dict[str, Any], fact: Callable[[str], Any], largest: int) -> 
 
 def _scaling(file: GgufFile, fact: Callable[[str], Any]) -> dict[str, Any] | None:
     if "rope_freqs.weight" in file.entries:  # a divisor for each pair, as Llama 3 has them
-        divisors = file.read("rope_freqs.weight").tolist()
+        divisors = file.tensor("rope_freqs.weight").tolist()
         lists = {"short_factor": divisors, "long_factor": divisors}
         length = fact("context_length")
         return {"rope_type": "longrope", **lists, "original_max_position_embeddings": length, "factor": 1.0}

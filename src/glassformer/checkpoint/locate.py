@@ -14,9 +14,9 @@ Which = Literal["best", "last"]
 
 SHAPES = (
     "a model folder has model.safetensors and spec.json, a run folder has checkpoints/, a Hugging Face folder has "
-    "config.json and *.safetensors; or give a .gguf file"
+    "config.json and *.safetensors; or give a .gguf file, or a .bin of llama2.c"
 )
-GGUF = ".gguf"
+GGUF, LLAMA2C = ".gguf", ".bin"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -24,18 +24,15 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 class Place:
     """Where a model lies: its weights and spec in `folder`, its tokenizer (where it has one) in `tokenizer`.
 
-    `config` is the content of config.json where the folder is in Hugging Face's format, else None. A GGUF file is its
-    own `folder`, and holds its tokenizer.
+    `config` is the content of config.json where the folder is in Hugging Face's format, else None. A single file is its
+    own `folder`, and brings its tokenizer.
     """
 
     name: str
     folder: Path
     tokenizer: Path | None
     config: dict[str, Any] | None = None
-
-    @property
-    def is_gguf(self) -> bool:
-        return self.folder.suffix.lower() == GGUF and self.folder.is_file()
+    format: Literal["folder", "gguf", "llama2c"] = "folder"
 
 
 def locate(path: Path, which: Which = "best") -> Place:
@@ -55,8 +52,8 @@ def locate(path: Path, which: Which = "best") -> Place:
 def _locate(path: Path, which: Which) -> Place:
     if not path.exists():
         raise CheckpointError("no such folder", where=path, do=SHAPES)
-    if path.suffix.lower() == GGUF and path.is_file():
-        return Place(path.stem, path, None)
+    if path.is_file():
+        return _single_file(path)
     if not path.is_dir():
         raise _not_a_folder(path)
     name = path.resolve().name
@@ -73,6 +70,25 @@ def _locate(path: Path, which: Which) -> Place:
     if (path / "run.json").exists():
         raise CheckpointError("this run has no checkpoint yet", where=path, do="train it further")
     raise CheckpointError("no model in this folder", where=path, do=SHAPES)
+
+
+def _single_file(path: Path) -> Place:
+    suffix = path.suffix.lower()
+    if suffix == GGUF:
+        return Place(path.stem, path, None, format="gguf")
+    if suffix == LLAMA2C and not _is_pickle(path):
+        return Place(path.stem, path, None, format="llama2c")
+    raise _not_a_folder(path)
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file begins as pickled weights do: as a zip archive, or with the opcode and version of a pickle.
+
+    A width can begin with the same two bytes (640 does), but is then followed by zeros, which no pickle is.
+    """
+    with path.open("rb") as file:
+        start = file.read(4)
+    return start == b"PK\x03\x04" or (start[:1] == b"\x80" and start[2:] != b"\0\0")
 
 
 def checkpoints(run: Path) -> dict[int, Path]:

@@ -116,7 +116,9 @@ class Source(Protocol):
     @property
     def entries(self) -> Mapping[str, Entry | Packed]: ...
 
-    def read(self, name: str) -> Tensor: ...
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """One of them, in memory of its own; numbers with a fraction as `dtype`."""
+        ...
 
 
 def check(
@@ -155,10 +157,10 @@ def check(
         )
 
 
-def imported(rules: Iterable[Rule], source: Source) -> Iterator[tuple[str, Tensor]]:
-    """Our names and tensors, read from the disk rule by rule."""
+def imported(rules: Iterable[Rule], source: Source, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Our names and tensors, read from the disk rule by rule and converted on the way."""
     for rule in rules:
-        yield from zip(rule.ours, rule.load([source.read(name) for name in rule.theirs]), strict=True)
+        yield from zip(rule.ours, rule.load([source.tensor(name, dtype) for name in rule.theirs]), strict=True)
 
 
 def exported(rules: Iterable[Rule], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from glassformer.checkpoint.document import parse
+from glassformer.checkpoint.reading import NumberFile
 from glassformer.errors import CheckpointError
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -49,61 +50,34 @@ class Entry:
     stop: int
 
 
-class TensorFile:
-    """An open safetensors file with a checked header. `entries` says what is in it; `read` takes one tensor out."""
+class TensorFile(NumberFile):
+    """An open safetensors file with a checked header. `entries` says what is in it; `tensor` takes one tensor out."""
 
     def __init__(self, path: Path):
         """Open and check; raises CheckpointError where the file is missing, cut off or says what can't be."""
-        self.path = path
-        if not path.is_file():  # before opening: a pipe would wait for ever
-            raise CheckpointError("no such file" if not path.exists() else "not a regular file", where=path)
-        try:
-            self.size = path.stat().st_size
-            self._file = path.open("rb", buffering=0)
-        except OSError as error:
-            raise CheckpointError(f"can't read: {error.strerror}", where=path) from None
+        super().__init__(path)
         try:
             self.entries, self.metadata = self._header()
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def read(self, name: str) -> Tensor:
-        """The tensor of this name, in its own memory."""
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor of this name in its own memory; numbers with a fraction as `dtype`."""
         entry = self.entries[name]
-        tensor = torch.empty(entry.shape, dtype=entry.dtype)
-        self._fill(tensor.reshape(-1).view(torch.uint8).numpy().data, entry.start)
-        return tensor
-
-    def _fill(self, space: memoryview, start: int) -> None:
-        try:
-            self._file.seek(start)
-            done = 0
-            while done < len(space):
-                got = self._file.readinto(space[done:])
-                if not got:
-                    raise _damaged(self.path, f"expected {len(space)} bytes at {start}, the file ends after {done}")
-                done += got
-        except OSError as error:
-            raise CheckpointError(f"can't read: {error.strerror}", where=self.path) from None
+        return self.read(entry.shape, entry.dtype, entry.start, dtype)
 
     def _header(self) -> tuple[dict[str, Entry], dict[str, str]]:
         if self.size < 8:
             raise _damaged(self.path, f"expected at least 8 bytes, found {self.size}")
         prefix = bytearray(8)
-        self._fill(memoryview(prefix), 0)
+        self.fill(memoryview(prefix), 0)
         length = int.from_bytes(prefix, "little")
         if length > min(MAX_HEADER, self.size - 8):
             limit = min(MAX_HEADER, self.size - 8)
             raise _damaged(self.path, f"expected a header of at most {limit} bytes, the file claims {length}")
         text = bytearray(length)
-        self._fill(memoryview(text), 8)
+        self.fill(memoryview(text), 8)
         header = parse(bytes(text), where=self.path)
         metadata = header.pop("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -160,7 +134,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         CheckpointError: the file is missing, cut off, or its header says what can't be.
     """
     with TensorFile(path) as file:
-        return {name: file.read(name) for name in file.entries}
+        return {name: file.tensor(name) for name in file.entries}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from glassformer.checkpoint.gguf import GgufFile
-from glassformer.checkpoint.locate import GGUF
+from glassformer.checkpoint.gguf_model import tokenizer_inside
+from glassformer.checkpoint.llama2c import Llama2cFile
+from glassformer.checkpoint.locate import GGUF, LLAMA2C
 from glassformer.errors import TokenizerError
 from glassformer.tokenizer import Tokenizer, read_tokenizer
-from glassformer.tokenizer.foreign import from_lists
 from glassformer.tokenizer.read import tokenizer_file
 
 
@@ -21,22 +22,14 @@ def load_tokenizer(
         CheckpointError: a GGUF file that is damaged.
     """
     place = Path(path)
-    if place.suffix.lower() == GGUF and place.is_file():
-        with GgufFile(place) as file:
-            inside = tokenizer_inside(file)
+    if place.suffix.lower() in (GGUF, LLAMA2C) and place.is_file():
+        gguf = place.suffix.lower() == GGUF
+        with GgufFile(place) if gguf else Llama2cFile(place) as file:
+            inside = tokenizer_inside(file) if isinstance(file, GgufFile) else file.tokenizer()
         if inside is None:
-            raise TokenizerError("this file holds no tokenizer", where=place, do="give the original model's folder")
+            do = "give the original model's folder" if gguf else "put tokenizer.bin beside it"
+            raise TokenizerError("this file holds no tokenizer", where=place, do=do)
         return inside
     if place.is_dir() and tokenizer_file(place) is None and place.resolve().parent.name == "checkpoints":
         place = place.resolve().parent.parent
     return read_tokenizer(place, pattern=pattern, special=special, target=target)
-
-
-def tokenizer_inside(file: GgufFile | None) -> Tokenizer | None:
-    """The tokenizer that a GGUF file holds, if it holds one."""
-    if file is None or "tokenizer.ggml.model" not in file.facts:
-        return None
-    try:
-        return from_lists(file.facts)
-    except TokenizerError as error:
-        raise TokenizerError(error.what, where=file.path, do=error.do) from None

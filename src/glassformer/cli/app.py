@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "tokens": "tokens",
     "describe": "describe",
     "export": "export",
+    "pull": "pull",
     "demo": "demo",
 }
 """Each command by its name, and the file in `cli/` that has it, as a function named like the file."""

@@ -10,6 +10,7 @@ import typer
 from glassformer.cli.complete import printable
 from glassformer.cli.device import DTypeName
 from glassformer.cli.load import load_with_tokenizer
+from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.engine import Engine, Handle, SamplingParams
 from glassformer.errors import ChatError, RequestError
 from glassformer.spec import check
@@ -22,7 +23,7 @@ ASKING = ChatOptions(add_generation_prompt=True)
 
 
 def chat(
-    model: Annotated[Path, typer.Argument(help="A model folder, a run or a .gguf file.", show_default=False)],
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
     system: Annotated[str | None, typer.Option(help="What the model is told first.", show_default=False)] = None,
     template: Annotated[
         Path | None, typer.Option(help="A chat template (Jinja) instead of the model's.", show_default=False)
@@ -41,6 +42,7 @@ def chat(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[DTypeName, typer.Option(help="Number format of weights and cache.")] = "auto",
+    revision: Revision = None,
 ) -> None:
     """Talk with a model. In the terminal answers appear as they are written; over a pipe each line is a message.
 
@@ -59,8 +61,9 @@ def chat(
         "stop": stop or (),
     }
     params = check(SamplingParams, settings, where="sampling")
-    loaded, tokenizer = load_with_tokenizer(model, device, dtype)
-    about = _chat(tokenizer, template, model, loaded.stops)
+    path = find_model(model, revision)
+    loaded, tokenizer = load_with_tokenizer(path, device, dtype)
+    about = _chat(tokenizer, template, path, loaded.stops)
     engine = Engine(loaded.model, tokenizer, stops=loaded.stops | about.turn_ends)
     talk = Talk(engine, about, params, system)
     terminal = sys.stdin.isatty()

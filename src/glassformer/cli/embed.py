@@ -17,6 +17,7 @@ from glassformer.checkpoint.atomic import write_file
 from glassformer.cli.device import DTypeName
 from glassformer.cli.given import read_text
 from glassformer.cli.load import load_with_tokenizer
+from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.engine.encode import embed as embed_texts
 from glassformer.errors import DataError
 from glassformer.model.embedding import Pooling
@@ -25,7 +26,7 @@ SHOWN = 12  # texts whose similarities fit on a screen
 
 
 def embed(
-    model: Annotated[Path, typer.Argument(help="A model; best one made for sentences.", show_default=False)],
+    model: Annotated[str, typer.Argument(help=f"One made for sentences at best. {MODEL}", show_default=False)],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts, one vector each.", show_default=False)] = None,
     file: Annotated[
         Path | None, typer.Option(help="Take the lines of a UTF-8 file (- is standard input).", show_default=False)
@@ -40,6 +41,7 @@ def embed(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[DTypeName, typer.Option(help="Number format of the weights.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text.")] = False,
+    revision: Revision = None,
 ) -> None:
     """Turn texts into vectors; without --out or --json, show how alike they are (cosines).
 
@@ -48,7 +50,7 @@ def embed(
     given = _texts(texts, file)
     if out is not None and out.suffix != ".npy":
         raise DataError("expected a name that ends in .npy", where=out, do=f"write {out.with_suffix('.npy')}")
-    loaded, tokenizer = load_with_tokenizer(model, device, dtype)
+    loaded, tokenizer = load_with_tokenizer(find_model(model, revision), device, dtype)
     vectors = embed_texts(loaded.model, tokenizer, given, pooling, batch_size).float().cpu()
     if out is not None:
         write_file(out, _npy(vectors))

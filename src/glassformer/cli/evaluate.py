@@ -19,6 +19,7 @@ from rich.table import Table
 from glassformer.checkpoint import load_model
 from glassformer.cli.device import DTypeName, choose_dtype
 from glassformer.cli.documents import read_documents
+from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.errors import CheckpointError, DataError
 from glassformer.evaluate import (
     Score,
@@ -44,7 +45,7 @@ STRETCH = 1 << 22
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run, a checkpoint or a model folder.", show_default=False)],
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
     data: Annotated[
         Path | None, typer.Option(help="Prepared data: its whole validation split.", show_default=False)
     ] = None,
@@ -60,6 +61,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[DTypeName, typer.Option(help="Number format of the blocks; the loss is always exact.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    revision: Revision = None,
 ) -> None:
     """Measure a model on text: loss in nats per token, bits per byte, perplexity.
 
@@ -74,7 +76,7 @@ def evaluate(
     if stride is not None and text is None:
         raise DataError("a stride goes with --text only", where="--stride", do="leave it out")
     place = choose_device(device)
-    judge = Judge.of(model, which, place, choose_dtype(dtype, place), batch_size)
+    judge = Judge.of(find_model(model, revision), which, place, choose_dtype(dtype, place), batch_size)
     with _bar(quiet=as_json) as judge.on_progress:
         if data is not None:
             result = judge.on_data(Dataset.open(data))

@@ -10,12 +10,13 @@ from rich.console import Console
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.export import export_folder
 from glassformer.checkpoint.families import FAMILIES
+from glassformer.cli.model import MODEL, Revision, find_model
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run, a checkpoint, or any model folder.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
     out: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
     family: Annotated[
         str, typer.Option(help=f"The architecture to export to: {', '.join(FAMILIES)}, or auto for one that fits.")
@@ -24,12 +25,13 @@ def export(
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"], typer.Option(help="The number format of the weights.")
     ] = "float32",
+    revision: Revision = None,
 ) -> None:
     """Write a model for Hugging Face's transformers, which give the same logits.
 
     Example: glassformer export runs/first exported --dtype bfloat16
     """
-    loaded = load_model(run, dtype=DTYPES[dtype], which=which)
+    loaded = load_model(find_model(run, revision), dtype=DTYPES[dtype], which=which)
     chosen = export_folder(loaded.model, loaded.tokenizer, out, family)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{loaded.folder} is now {chosen.architecture} in {out}", markup=False)

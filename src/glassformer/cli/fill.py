@@ -13,13 +13,14 @@ from glassformer.cli.complete import BAR, shown
 from glassformer.cli.device import DTypeName
 from glassformer.cli.given import read_text
 from glassformer.cli.load import load_with_tokenizer
+from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.engine.encode import Gap
 from glassformer.engine.encode import fill as fill_gaps
 from glassformer.tokenizer import Tokenizer
 
 
 def fill(
-    model: Annotated[Path, typer.Argument(help="A masked language model, such as BERT.", show_default=False)],
+    model: Annotated[str, typer.Argument(help=f"A masked language model, such as BERT. {MODEL}", show_default=False)],
     text: Annotated[
         str | None, typer.Argument(help="A text with gaps; - reads it from standard input.", show_default=False)
     ] = None,
@@ -28,13 +29,14 @@ def fill(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[DTypeName, typer.Option(help="Number format of the weights.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    revision: Revision = None,
 ) -> None:
     """Fill the gaps of a text ([MASK], or <mask>), with the model's own probabilities.
 
     Example: glassformer fill models/bert-base-chinese "今天[MASK]气真好。"
     """
     given = read_text(text, file, "TEXT")
-    loaded, tokenizer = load_with_tokenizer(model, device, dtype)
+    loaded, tokenizer = load_with_tokenizer(find_model(model, revision), device, dtype)
     tokens, gaps = fill_gaps(loaded.model, tokenizer, given, top)
     filled = _filled(tokenizer, tokens, gaps)
     if as_json:

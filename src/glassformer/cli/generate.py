@@ -13,6 +13,7 @@ from glassformer.cli.complete import choice_table, printable, shown
 from glassformer.cli.device import DTypeName
 from glassformer.cli.given import read_text
 from glassformer.cli.load import load_with_tokenizer
+from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.engine import Completion, Engine, Event, Handle, SamplingParams
 from glassformer.engine.beam import BeamParams, search
 from glassformer.spec import check
@@ -20,7 +21,7 @@ from glassformer.tokenizer import Tokenizer
 
 
 def generate(
-    model: Annotated[Path, typer.Argument(help="A run, a checkpoint or a model folder.", show_default=False)],
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
     prompt: Annotated[
         str | None, typer.Argument(help="The beginning; - reads it from standard input.", show_default=False)
     ] = None,
@@ -48,6 +49,7 @@ def generate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[DTypeName, typer.Option(help="Number format of weights and cache.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    revision: Revision = None,
 ) -> None:
     """Continue a text, and show it as it is written; an encoder-decoder answers it (translates, sums up).
 
@@ -69,7 +71,7 @@ def generate(
     }
     params = check(SamplingParams, settings, where="sampling")
     text = read_text(prompt, file, "PROMPT")
-    loaded, tokenizer = load_with_tokenizer(model, device, dtype)
+    loaded, tokenizer = load_with_tokenizer(find_model(model, revision), device, dtype)
     engine = Engine(loaded.model, tokenizer, stops=loaded.stops)
     echo = echo and loaded.spec.encoder is None  # what an encoder reads isn't continued
     if beams:

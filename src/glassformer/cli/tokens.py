@@ -14,6 +14,7 @@ from rich.text import Text
 
 from glassformer.checkpoint import load_tokenizer
 from glassformer.cli.given import read_text
+from glassformer.cli.model import MODEL, find_model
 from glassformer.errors import DataError
 from glassformer.tokenizer import Span, Tokenizer
 
@@ -26,7 +27,7 @@ SHOWN = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def tokens(
-    tokenizer: Annotated[Path, typer.Option(help="A run, a model, or a file of a tokenizer.", show_default=False)],
+    tokenizer: Annotated[str, typer.Option(help=f"{MODEL} Or a file of a tokenizer.", show_default=False)],
     text: Annotated[
         str | None, typer.Argument(help="The text; - reads it from standard input.", show_default=False)
     ] = None,
@@ -46,7 +47,7 @@ def tokens(
     Example: glassformer tokens "今天天气真好, isn't it?" --tokenizer runs/first
     """
     given = _text(text, file)
-    rules = load_tokenizer(tokenizer, pattern=pattern)
+    rules = load_tokenizer(find_model(tokenizer), pattern=pattern)
     spans = rules.spans(given, parse_special=special)
     if as_json:
         listed = [_entry(rules, given, span) for span in spans]

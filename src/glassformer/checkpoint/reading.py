@@ -1,0 +1,81 @@
+"""Numbers out of a file, a piece at a time: beside what is read, memory holds one piece and nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import CheckpointError
+
+PIECE = 2**15
+"""Numbers that are converted at once: they stay in the cache of a core, and leave no holes between the weights."""
+
+
+class NumberFile:
+    """An open file of numbers. It is read and never mapped: a file that is cut while it is in use is then an error."""
+
+    def __init__(self, path: Path):
+        """Open; raises CheckpointError where there is no regular file, or none that may be read."""
+        self.path, self._piece = path, torch.empty(0, dtype=torch.uint8)
+        if not path.is_file():  # before opening: a pipe would wait for ever
+            raise CheckpointError("no such file" if not path.exists() else "not a regular file", where=path)
+        try:
+            self.size = path.stat().st_size
+            self._file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise CheckpointError(f"can't read: {error.strerror}", where=path) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def fill(self, space: memoryview, start: int) -> None:
+        """Read as many bytes as `space` has; raises CheckpointError where the file ends before."""
+        try:
+            self._file.seek(start)
+            done = 0
+            while done < len(space):
+                got = self._file.readinto(space[done:])
+                if not got:
+                    what = f"expected {len(space)} bytes at {start}, the file ends after {done}"
+                    raise CheckpointError(f"damaged file: {what}", where=self.path, do="copy or download it again")
+                done += got
+        except OSError as error:
+            raise CheckpointError(f"can't read: {error.strerror}", where=self.path) from None
+
+    def read(self, shape: tuple[int, ...], stored: torch.dtype, start: int, wanted: torch.dtype | None) -> Tensor:
+        """The numbers that begin at a byte, as a tensor of its own; those with a fraction as `wanted`."""
+        kept = stored if wanted is None or not stored.is_floating_point else wanted
+        tensor = torch.empty(shape, dtype=kept)
+        if kept == stored:
+            self.fill(_bytes(tensor), start)
+        else:
+            self.convert(tensor, stored.itemsize, start, lambda raw: raw.view(stored))
+        return tensor
+
+    def convert(self, tensor: Tensor, size: float, start: int, unpack: Callable[[Tensor], Tensor]) -> None:
+        """Fill a tensor with the numbers that `unpack` makes of the bytes at `start`, of which each takes `size`."""
+        flat = tensor.view(-1)
+        raw = self._space(round(min(PIECE, len(flat)) * size))
+        for first in range(0, len(flat), PIECE):
+            part = flat[first : first + PIECE]
+            own = raw[: round(len(part) * size)]
+            self.fill(_bytes(own), start + round(first * size))
+            part.copy_(unpack(own))
+
+    def _space(self, size: int) -> Tensor:
+        """Bytes to read into: always the same, for a new piece beside each tensor would leave a hole there."""
+        if len(self._piece) < size:
+            self._piece = torch.empty(max(size, PIECE * 8), dtype=torch.uint8)
+        return self._piece[:size]
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
