@@ -10,7 +10,13 @@ from glassformer.checkpoint import save_model
 from glassformer.cli.describe import describe
 from glassformer.errors import CheckpointError, SpecError
 from glassformer.model import points
-from glassformer.model.count import cache_bytes_per_token, flops_per_token, parameters_by_part
+from glassformer.model.attention import LinearAttentionSpec
+from glassformer.model.count import (
+    cache_bytes_per_sequence,
+    cache_bytes_per_token,
+    flops_per_token,
+    parameters_by_part,
+)
 from glassformer.model.embedding import PooledHeadSpec
 from glassformer.model.mask import BidirectionalSpec, WindowSpec
 from glassformer.model.recipes import gpt2, llama
@@ -48,6 +54,19 @@ def test_the_json_holds_what_the_spec_costs(model):
     assert [point["name"] for point in facts["points"]] == list(points(SPEC))
     pattern = next(point for point in facts["points"] if point["name"] == "blocks.0.pattern")
     assert (pattern["axes"], pattern["sizes"]) == (["B", "H", "T", "S"], ["B", 4, "T", "S"])
+
+
+def test_states_of_linear_attention_are_said_beside_what_a_token_costs(tmp_path):
+    linear = SPEC.blocks[0].replace(attention=LinearAttentionSpec(heads=4))
+    spec = SPEC.replace(blocks=(SPEC.blocks[0], linear))
+    save_model(tmp_path / "mixed", spec.build())
+    facts = json.loads(said(tmp_path / "mixed", "--json"))
+    assert facts["cache_bytes_per_sequence"] == dict.fromkeys(
+        ("float32", "bfloat16"), cache_bytes_per_sequence(spec, 4)
+    )
+    page = said(tmp_path / "mixed")
+    assert "Cache per token: 256 bytes in float32 or 128 bytes in bfloat16, and 2,304 bytes per sequence" in page
+    assert [row["name"] for row in facts["attention_compared"]] == ["MHA", "GQA", "MQA", "MLA"]
 
 
 def test_the_page_shows_shapes_parts_and_costs(model):

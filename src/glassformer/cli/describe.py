@@ -20,6 +20,7 @@ from glassformer.model.compare import compare_attention
 from glassformer.model.count import (
     Kind,
     cache_bytes,
+    cache_bytes_per_sequence,
     cache_bytes_per_token,
     cache_size,
     flops_per_token,
@@ -104,8 +105,10 @@ def _facts(spec: TransformerSpec, name: str, context: int) -> dict[str, Any]:
             for kind in kinds(spec)
         ],
         "cache_bytes_per_token": {name: cache_bytes_per_token(spec, size) for name, size in ELEMENT_BYTES.items()},
+        "cache_bytes_per_sequence": {
+            name: cache_bytes_per_sequence(spec, size) for name, size in ELEMENT_BYTES.items()
+        },
         "cache": {
-            "bytes_per_sequence": {name: max(size, 4) * kept.per_sequence for name, size in ELEMENT_BYTES.items()},
             "bytes_per_source_token": {name: size * kept.per_source_token for name, size in ELEMENT_BYTES.items()},
             "windows": [{"tokens": limit, "layers": layers} for limit, layers in windows(spec).items()],
             "context": context,
@@ -241,11 +244,11 @@ def _cache(facts: dict[str, Any]) -> list[str]:
     cache, per_token = facts["cache"], facts["cache_bytes_per_token"]
     whole = " or ".join(_units(size, "B", 1024) for size in cache["bytes"].values())
     at = "a full context" if cache["context"] == facts["spec"]["context"] else f"{cache['context']:,} tokens"
-    lines = [f"Cache per token: {_bytes(per_token)} ({at}: {whole})"]
+    states = facts["cache_bytes_per_sequence"]
+    state = f", and {max(states.values()):,} bytes per sequence" if any(states.values()) else ""
+    lines = [f"Cache per token: {_bytes(per_token)}{state} ({at}: {whole})"]
     for window in cache["windows"]:
         lines.append(f"  {window['layers']} layers keep {window['tokens']:,} tokens, and forget those before")
-    if any(cache["bytes_per_sequence"].values()):
-        lines.append(f"  and for a sequence, however long: {_bytes(cache['bytes_per_sequence'])}")
     if any(cache["bytes_per_source_token"].values()):
         per_token = _bytes(cache["bytes_per_source_token"])
         lines.append(f"  and per token of the source: {per_token} ({cache['source']:,} of them are counted)")

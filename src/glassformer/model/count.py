@@ -25,6 +25,7 @@ from glassformer.model.step import Kept
 from glassformer.model.transformer import Transformer, TransformerSpec
 from glassformer.model.unfilled import Unfilled
 
+STATE_BYTES = 4  # states are sums over a whole text: they are kept in at least float32
 MAX_SIZE = 2**24  # of width, hidden width and heads: tables that are computed from them take real memory
 
 PARTS = ("embedding", "position", "attention", "feed-forward", "norms", "head")
@@ -213,22 +214,18 @@ def cache_bytes_per_token(spec: TransformerSpec, element_bytes: int) -> int:
 
 
 def cache_bytes_per_sequence(spec: TransformerSpec, element_bytes: int) -> int:
-    """Bytes that a cache keeps for a sequence however long it is: states, in at least float32."""
-    return max(element_bytes, 4) * cache_size(spec).per_sequence
+    """Bytes that a cache keeps for a sequence however long it is: the states of linear attention."""
+    return max(STATE_BYTES, element_bytes) * cache_size(spec).per_sequence
 
 
 def cache_bytes(spec: TransformerSpec, context: int, element_bytes: int, source: int = 0) -> int:
     """Bytes that a cache keeps at a context of so many tokens, windows at their limits, for a source of so many."""
-    return cache_bytes_per_sequence(spec, element_bytes) + element_bytes * sum(
+    grows = sum(
         prod(kept.shape) * layers * (source if kept.per == "memory" else min(context, kept.limit or context))
         for kept, layers, _ in _remembered(spec)
         if kept.per != "sequence"
     )
-
-
-def has_experts(spec: TransformerSpec) -> bool:
-    """Whether any layer is a mixture of experts."""
-    return any(block.feedforward.kind == "experts" for block in spec.blocks)
+    return element_bytes * grows + cache_bytes_per_sequence(spec, element_bytes)
 
 
 def windows(spec: TransformerSpec) -> dict[int, int]:
@@ -249,6 +246,11 @@ def _remembered(spec: TransformerSpec) -> Iterator[tuple[Kept, int, range]]:
 
 def _kept(kind: Kind) -> tuple[Kept, ...]:
     return kind.block.remembers
+
+
+def has_experts(spec: TransformerSpec) -> bool:
+    """Whether any layer is a mixture of experts."""
+    return any(block.feedforward.kind == "experts" for block in spec.blocks)
 
 
 def mean_keys(mask: MaskSpec, context: int) -> float:
