@@ -180,8 +180,8 @@ def test_auto_says_why_no_family_fits(tmp_path):
     spec = small_gpt2().replace(head={"kind": "tied", "softcap": 5.0})
     with pytest.raises(CheckpointError, match=r"no GPT2LMHeadModel: head\.softcap"):
         export_folder(spec.build(), None, tmp_path / "out")
-    with pytest.raises(CheckpointError, match=r"unknown family 'bert' \(known: auto, gpt2, llama, "):
-        export_folder(spec.build(), None, tmp_path / "out", "bert")
+    with pytest.raises(CheckpointError, match=r"unknown family 'xlnet' \(known: auto, gpt2, llama, "):
+        export_folder(spec.build(), None, tmp_path / "out", "xlnet")
 
 
 CONFIGS = {

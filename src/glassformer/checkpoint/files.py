@@ -78,8 +78,9 @@ def load_model(
     with ExitStack() as stack:
         inside = _inside(place, stack)
         family = _family(place, inside)
+        spec = _spec(place, family, inside)  # a config that can't be used is said before its weights are looked for
         source = inside or stack.enter_context(_weights(place, family))
-        spec = _spec(place, family, inside, source.entries)
+        spec = _spec(place, family, inside, source.entries) if family else spec
         tokenizer = read_tokenizer(place.tokenizer) if place.tokenizer else None
         tokenizer = inside.tokenizer() if inside else tokenizer
         _refuse_another(tokenizer, spec, place)
