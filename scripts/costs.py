@@ -13,7 +13,7 @@ from glassformer.model import TransformerSpec
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.attention.cross import CrossAttentionSpec
 from glassformer.model.block import BlockSpec
-from glassformer.model.count import cache_bytes, flops_per_token, memory_bytes_per_token, parameters_by_part
+from glassformer.model.count import cache_bytes, cache_size, flops_per_token, parameters_by_part
 from glassformer.model.feedforward import ExpertsSpec, GatedSpec, MLPSpec
 from glassformer.model.mask import BidirectionalSpec
 from glassformer.model.norm import LayerNormSpec, RMSNormSpec
@@ -127,7 +127,7 @@ def costs(spec: TransformerSpec) -> tuple[int | float | None, ...]:
 
 def _state(spec: TransformerSpec) -> bool:
     """Whether a sequence has a state, so that no token of it has a size of its own."""
-    return cache_bytes(spec, 0, ELEMENT_BYTES) > 0
+    return cache_size(spec).per_sequence > 0
 
 
 def row(name: str, spec: TransformerSpec, base: TransformerSpec | None) -> tuple[str, ...]:
@@ -147,9 +147,14 @@ def row(name: str, spec: TransformerSpec, base: TransformerSpec | None) -> tuple
 
 
 def memory(spec: TransformerSpec) -> str:
-    """What is kept of a source, in words; nothing where there is none."""
-    kept = memory_bytes_per_token(spec, ELEMENT_BYTES)
-    return f"{_bytes(kept)} for each token of the source, once for a source" if kept else ""
+    """What a source costs, in words; nothing where there is none."""
+    if spec.encoder is None:
+        return ""
+    kept, read = ELEMENT_BYTES * cache_size(spec).per_source_token, flops_per_token(spec, CONTEXT).source
+    return (
+        f"Beside these, once for a source of {spec.encoder.context:,}: {_flops(read)} FLOPs to read a token of it, "
+        f"and {_bytes(kept)} kept for it."
+    )
 
 
 def free(specs: list[TransformerSpec], base: TransformerSpec) -> bool:

@@ -224,7 +224,7 @@ def _weights(part: Part, place: str, model: TransformerSpec) -> list[tuple[str, 
     """Parameters, and tables that are computed or counted (buffers)."""
     if part.inside is None:
         return []
-    built, _ = outline(model)
+    built = outline(model)
     pattern = {"cross": r"blocks\.0\.cross", "transform": r"head\.transform"}.get(place, part.inside)
     inside = re.compile(rf"{pattern}(\.|$)")
     axes = {
@@ -246,7 +246,7 @@ def _cost(examples: list[Any], models: list[TransformerSpec]) -> str:
         return "**Cost**: none that is counted: parameters, products and cache are those of the standard model.\n"
     rows = [row("standard model", base, None)]
     rows += [row(f"`{_named(example)}`", model, base) for example, model in zip(examples, models, strict=True)]
-    kept = [f"Kept beside the cache: {found}.\n" for found in (memory(models[0]),) if found]
+    kept = [f"{found}\n" for found in (memory(models[0]),) if found]
     return "**Cost** in the standard model, beside it as it is\n\n" + "\n".join([table(HEAD, rows), *kept])
 
 
@@ -304,7 +304,7 @@ def _slowed(example: Any, model: TransformerSpec) -> str:
 
 def _deviations(example: Any, model: TransformerSpec) -> str:
     """The standard deviation that the matrices of a layer start with."""
-    built, _ = outline(model.replace(head={"kind": "untied"}))
+    built = outline(model.replace(head={"kind": "untied"}))
     rows = [("`embedding`", "V × D", f"{example.of_embedding():.4f}")]
     for name, module in built.named_modules():
         if isinstance(module, Linear):
