@@ -26,14 +26,16 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## style, types, floors, and docs
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/reference.py --check
+	$(BIN)/python scripts/mechanisms.py --check
 	$(BIN)/python scripts/tour.py --check
 
 format: $(VENV)/check.stamp  ## put code into shape, and sort its imports
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(VENV)/setup.stamp  ## render docs/reference, and renumber docs/tour.md
+docs: $(VENV)/setup.stamp  ## render docs/reference and docs/mechanisms, and renumber docs/tour.md
 	$(BIN)/python scripts/reference.py
+	$(BIN)/python scripts/mechanisms.py
 	$(BIN)/python scripts/tour.py
 
 resolve: $(VENV)/setup.stamp  ## can every pin be installed on Python 3.11, 3.12 and 3.13? (nothing is installed)

@@ -32,8 +32,12 @@ ATTENTIONS: dict[str, dict[str, object]] = {
 }
 
 KINDS = {"grouped": GroupedAttentionSpec, "latent": LatentAttentionSpec, "linear": LinearAttentionSpec}
-NOT_FOR = {"latent": ("alibi", "relative", "shared"), "linear": ("rotary", "alibi", "relative", "shared")}
-"""Positions that a kind of attention can't have."""
+
+
+def takes(attention: str, position: Spec) -> bool:
+    """Whether a kind of attention can have a position: latent attention only turns, linear does neither."""
+    inside = position.acts not in ((), ("embed",))
+    return {"latent": position.kind == "rotary", "linear": False}.get(attention, True) if inside else True
 
 
 def positions() -> list[Spec]:
@@ -50,7 +54,7 @@ def pairs() -> list[tuple[Spec, str]]:
         (position, attention)
         for position in positions()
         for attention in ATTENTIONS
-        if position.kind not in NOT_FOR.get(str(ATTENTIONS[attention].get("kind")), ())
+        if takes(str(ATTENTIONS[attention].get("kind", "grouped")), position)
     ]
 
 

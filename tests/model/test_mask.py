@@ -46,11 +46,11 @@ def test_slots_of_a_cache_may_stand_in_any_order():
 
 
 @pytest.mark.parametrize("mask", examples("mask"))
-def test_a_mask_sees_no_further_than_it_says(mask):
-    seen = visible(mask, torch.tensor([[50]]), torch.arange(100)[None])[0, 0, 0]
+def test_a_mask_sees_as_far_as_it_says_and_no_further(mask):
+    places = torch.arange(100)[None]
     if mask.reach is not None:
-        assert seen[: max(0, 51 - mask.reach)].sum() == 0
-        assert seen.sum() == min(mask.reach, 51)
+        query, key = visible(mask, places, places)[0, 0].nonzero().t()
+        assert (query - key).max() + 1 == min(mask.reach, 100)
 
 
 @pytest.mark.parametrize("mask", examples("mask"))

@@ -15,8 +15,8 @@ from glassformer.model.position import (
     NoPositionSpec,
     RotarySpec,
     SinusoidalSpec,
-    alibi_slopes,
 )
+from glassformer.ops.distance import alibi_slopes
 
 
 def encoding(width: int, positions: torch.Tensor) -> torch.Tensor:

@@ -61,9 +61,14 @@ class Wiring(Spec):
 
 
 class PreNormSpec(Wiring):
-    """x + f(norm(x)): the stream itself is never normed, so gradients pass straight through.
+    """Norm before each sublayer: the stream itself is never normed, so gradients pass straight through.
 
     Without `attention_norm` attention reads the stream as it is: in a first layer whose embedding is normed already.
+
+    Formula:
+        x -> x + scale · attention(norm1(x))
+        x -> x + scale · feedforward(norm2(x))
+
     Source: Xiong et al. 2020.
     """
 
@@ -76,7 +81,14 @@ class PreNormSpec(Wiring):
 
 
 class PostNormSpec(Wiring):
-    """norm(x + f(x)), as in the first Transformer. Source: Vaswani et al. 2017."""
+    """Norm after each addition, as in the first Transformer: the stream keeps its size, but deep stacks need warm-up.
+
+    Formula:
+        x -> norm1(x + scale · attention(x))
+        x -> norm2(x + scale · feedforward(x))
+
+    Source: Vaswani et al. 2017, 3.1.
+    """
 
     kind: Literal["post"] = "post"
 
@@ -85,7 +97,14 @@ class PostNormSpec(Wiring):
 
 
 class OutputNormSpec(Wiring):
-    """x + norm(f(x)): what is added has a known size, and the stream is read as it is. Source: OLMo 2, 2025, 3.2."""
+    """Norm of what a sublayer found: what is added has a known size, and the stream is read as it is.
+
+    Formula:
+        x -> x + scale · norm1(attention(x))
+        x -> x + scale · norm2(feedforward(x))
+
+    Source: OLMo 2, 2025, 3.2.
+    """
 
     kind: Literal["output"] = "output"
 
@@ -94,7 +113,14 @@ class OutputNormSpec(Wiring):
 
 
 class SandwichNormSpec(Wiring):
-    """x + norm(f(norm(x))): before and after, as in Gemma 2. Source: Ding et al. 2021, CogView, 2.4."""
+    """Norm before and after each sublayer, as in Gemma 2: neither what is read nor what is added can grow.
+
+    Formula:
+        x -> x + scale · norm1_after(attention(norm1(x)))
+        x -> x + scale · norm2_after(feedforward(norm2(x)))
+
+    Source: Ding et al. 2021, CogView, 2.4.
+    """
 
     kind: Literal["sandwich"] = "sandwich"
 
@@ -107,9 +133,13 @@ class SandwichNormSpec(Wiring):
 
 
 class ParallelSpec(Wiring):
-    """x + attention(norm(x)) + feedforward(norm(x)): both read the same stream. Source: Wang & Komatsuzaki 2021, GPT-J.
+    """Attention and feed-forward side by side: both read the same stream, so neither waits for the other.
 
     Each has a norm of its own, as in GPT-NeoX, or both share the first (`one_norm`).
+
+    Formula: x -> x + scale · attention(norm1(x)) + scale · feedforward(norm2(x))
+
+    Source: Wang & Komatsuzaki 2021, GPT-J.
     """
 
     kind: Literal["parallel"] = "parallel"

@@ -19,8 +19,12 @@ from glassformer.spec import Spec
 class TokenEmbeddingSpec(Spec):
     """A trained vector for each token, times `scale`, and where there are `types` one for each type of token.
 
-    Types tell the texts of a pair apart (BERT calls them segments). A `norm` follows once position is added; each stack
-    of an encoder-decoder has its own.
+    Ids are only names; their vectors can be near or far from each other. Types tell the texts of a pair apart (BERT
+    calls them segments). A `norm` follows once position is added; each stack of an encoder-decoder has its own.
+
+    Formula: x_t = scale · E[token_t] + types[type_t]
+
+    Source: Bengio et al. 2003; scale: Vaswani et al. 2017, 3.4; types: Devlin et al. 2019, BERT.
     """
 
     kind: Literal["token"] = "token"
@@ -53,7 +57,12 @@ EmbeddingSpec = TokenEmbeddingSpec
 
 
 class TransformSpec(Spec):
-    """A layer before the scores: norm(activation(W x + b)), each but W optional. Source: Devlin et al. 2019, BERT."""
+    """A layer before the scores, each part of it but the matrix optional: the stream is turned into what a head asks.
+
+    Formula: y = norm(activation(W x + b))
+
+    Source: Devlin et al. 2019, BERT.
+    """
 
     activation: Activation | None = "gelu"
     bias: bool = True
@@ -93,7 +102,14 @@ class VocabularyHeadSpec(Spec):
 
 
 class TiedHeadSpec(VocabularyHeadSpec):
-    """Scores are dot products with the token vectors themselves. Source: Press & Wolf 2017."""
+    """Scores are dot products with the token vectors themselves: what a token means is said once.
+
+    Formula:
+        logits = E (scale · transform(x)) + b
+        with softcap: logits -> softcap · tanh(logits / softcap)
+
+    Source: Press & Wolf 2017; soft-cap: Gemma 2, 2024.
+    """
 
     kind: Literal["tied"] = "tied"
 
@@ -102,7 +118,14 @@ class TiedHeadSpec(VocabularyHeadSpec):
 
 
 class UntiedHeadSpec(VocabularyHeadSpec):
-    """Scores are dot products with a matrix of the head's own."""
+    """Scores are dot products with a matrix of the head's own, free to differ from the token vectors.
+
+    Formula:
+        logits = W (scale · transform(x)) + b
+        with softcap: logits -> softcap · tanh(logits / softcap)
+
+    Source: Bengio et al. 2003; Touvron et al. 2023, Llama.
+    """
 
     kind: Literal["untied"] = "untied"
 
@@ -155,6 +178,12 @@ def pool(x: Float[Tensor, "B T D"], positions: Int[Tensor, "#B T"] | None, pooli
 class PooledHeadSpec(Spec):
     """One vector for a text: pooled over its tokens, perhaps transformed, perhaps brought to length 1.
 
+    Texts with near vectors can then be found by a product.
+
+    Formula:
+        y = transform(pool_t(x_t)), pool: the first, the last, Σ_t x_t / T, or max_t x_t
+        with normalise: y -> y / √(Σ y²)
+
     Sources: BERT's pooler (`first`, a tanh): Devlin et al. 2019; the mean: Reimers & Gurevych 2019, Sentence-BERT.
     """
 
@@ -199,7 +228,12 @@ class LabelHeadSpec(Spec):
 
 
 class ClassifierHeadSpec(LabelHeadSpec):
-    """A score for every label of a text: pooled, perhaps transformed, then a projection. Source: BERT, 2019, 4.1."""
+    """A score for every label of a text: pooled, perhaps transformed, then a projection.
+
+    Formula: y = W transform(pool_t(x_t)) + b; p(label) = softmax(y)
+
+    Source: Devlin et al. 2019, BERT, 4.1.
+    """
 
     kind: Literal["classifier"] = "classifier"
     pooling: Pooling = "first"
@@ -210,7 +244,12 @@ class ClassifierHeadSpec(LabelHeadSpec):
 
 
 class TokenClassifierHeadSpec(LabelHeadSpec):
-    """A score for every label of each token, for tagging. Source: BERT, 2019, 5.3."""
+    """A score for every label of each token, for tagging: names, parts of speech.
+
+    Formula: y_t = W transform(x_t) + b; p(label of t) = softmax(y_t)
+
+    Source: Devlin et al. 2019, BERT, 5.3.
+    """
 
     kind: Literal["tokens"] = "tokens"
     logits: ClassVar[str] = "B T Y"
@@ -220,7 +259,12 @@ class TokenClassifierHeadSpec(LabelHeadSpec):
 
 
 class SpanHeadSpec(LabelHeadSpec):
-    """Two scores for each token: that the answer starts there, and that it ends there. Source: BERT, 2019, 4.2."""
+    """Two scores for each token: that the answer starts there, and that it ends there.
+
+    Formula: (start_t, end_t) = W transform(x_t) + b; p(start at t) = softmax_t(start), p(end at t) = softmax_t(end)
+
+    Source: Devlin et al. 2019, BERT, 4.2.
+    """
 
     kind: Literal["span"] = "span"
     labels: tuple[str, ...] = Field(default=("start", "end"), min_length=2, max_length=2)

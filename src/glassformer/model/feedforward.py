@@ -34,7 +34,17 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class MLPSpec(Spec):
-    """down(activation(up(x))). Source: Vaswani et al. 2017, 3.3."""
+    """Two layers with an activation between: each token thinks for itself about what attention brought.
+
+    Without the activation the two matrices would be one.
+
+    Formula:
+        y = W_down activation(W_up x)
+        relu: max(0, u)   relu_squared: max(0, u)²   silu: u σ(u)   tanh: tanh(u)
+        gelu: u Φ(u)      gelu_tanh: u/2 · (1 + tanh(√(2/π) (u + 0.044715 u³)))
+
+    Source: Vaswani et al. 2017, 3.3; GELU: Hendrycks & Gimpel 2016; relu_squared: So et al. 2021, Primer.
+    """
 
     kind: Literal["mlp"] = "mlp"
     hidden: int = Field(ge=1)
@@ -66,7 +76,14 @@ class MLP(nn.Module):
 
 
 class GatedSpec(Spec):
-    """down(activation(gate(x)) · up(x)): SwiGLU with silu, GEGLU with gelu. Source: Shazeer 2020."""
+    """A feed-forward in which one projection opens and closes the other: SwiGLU with silu, GEGLU with gelu.
+
+    At equal parameters (hidden width 2/3 as large) it usually learns better than the plain one.
+
+    Formula: y = W_down (activation(W_gate x) ⊙ W_up x)
+
+    Source: Shazeer 2020.
+    """
 
     kind: Literal["gated"] = "gated"
     hidden: int = Field(ge=1)
@@ -101,11 +118,17 @@ class Gated(nn.Module):
 class ExpertsSpec(Spec):
     """A mixture of experts: a router sends each token to `chosen` of many small feed-forwards and mixes their answers.
 
-    `scores` makes the router's logits into weights; `normalise` lets the chosen ones sum to one; `scale` multiplies
-    them. Experts may lie in `groups`, of which only the `chosen_groups` best are open to a token, judged by their best
-    expert or by the sum of their two best. `balance` adds a bias to the scores that decides the choice alone and is
-    moved while training, so that every expert gets its share. `shared` is the hidden width of one more expert that
-    every token goes through, weighed by a gate of its own with `shared_gate`. Padding goes to no expert.
+    So a model knows more than it computes: all experts are parameters, few are work. `scores` makes the router's
+    logits into weights; `normalise` lets the chosen ones sum to one; `scale` multiplies them. Experts may lie in
+    `groups`, of which only the `chosen_groups` best are open to a token, judged by their best expert or by the sum of
+    their two best. `balance` adds a bias to the scores that decides the choice alone and is moved while training, so
+    that every expert gets its share. `shared` is the hidden width of one more expert that every token goes through,
+    weighed by a gate of its own with `shared_gate`. Padding goes to no expert.
+
+    Formula:
+        p = softmax(W_router x), or σ(W_router x)
+        N = the `chosen` experts of largest p_e + balance_e
+        y = scale · Σ_{e ∈ N} p_e / (Σ_{n ∈ N} p_n) · expert_e(x) + σ(w_gate · x) · shared(x)
 
     Sources: Shazeer et al. 2017; Fedus et al. 2021; Dai et al. 2024, DeepSeekMoE; DeepSeek-V3 2024, 2.1.2.
     """

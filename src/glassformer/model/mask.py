@@ -18,7 +18,12 @@ Range = tuple[Tensor, Tensor]
 
 
 class CausalSpec(Spec):
-    """A token sees itself and those before it."""
+    """A token sees itself and those before it, so that each place may be trained to tell what comes next.
+
+    Formula: t sees s  ⇔  s ≤ t
+
+    Source: Vaswani et al. 2017, 3.2.3.
+    """
 
     kind: Literal["causal"] = "causal"
 
@@ -36,7 +41,14 @@ class CausalSpec(Spec):
 
 
 class WindowSpec(Spec):
-    """A token sees itself and the `size - 1` before it."""
+    """A token sees itself and the `size - 1` before it: what a token costs stops growing there.
+
+    Stacked layers still hand on what lies further back, a window a layer.
+
+    Formula: t sees s  ⇔  s ≤ t and t - s < size
+
+    Source: Beltagy et al. 2020, Longformer; Jiang et al. 2023, Mistral.
+    """
 
     kind: Literal["window"] = "window"
     size: int = Field(ge=1)
@@ -54,6 +66,8 @@ class WindowSpec(Spec):
 
 class SinksSpec(Spec):
     """A window, and the `first` tokens of all, which models lean on however far back they lie.
+
+    Formula: t sees s  ⇔  s ≤ t and (t - s < size or s < first)
 
     Source: Xiao et al. 2024, StreamingLLM.
     """
@@ -77,7 +91,13 @@ class BlocksSpec(Spec):
     """Block-sparse: positions are cut into blocks of `size`, and a block sees some blocks whole.
 
     These are itself and the `local - 1` before it, the `first` blocks, and every `stride`-th one before it (0: none);
-    within its own block a token sees what stands before it. Source: Child et al. 2019; Zaheer et al. 2020.
+    within its own block a token sees what stands before it. Only pairs of blocks that are kept cost anything.
+
+    Formula:
+        t sees s  ⇔  s ≤ t and (b - c < local or c < first or (b - c) mod stride = 0)
+        b = ⌊t / size⌋, c = ⌊s / size⌋
+
+    Source: Child et al. 2019; Zaheer et al. 2020.
     """
 
     kind: Literal["blocks"] = "blocks"
@@ -109,7 +129,14 @@ class BlocksSpec(Spec):
 
 
 class BidirectionalSpec(Spec):
-    """A token sees all tokens of its sequence, or those at most `window` away, before and after it."""
+    """A token sees all tokens of its sequence, or those at most `window` away, before and after it.
+
+    For texts that are there as a whole: encoders, and what is to be labelled or searched.
+
+    Formula: t sees s  ⇔  |t - s| ≤ window, or always
+
+    Source: Devlin et al. 2019, BERT; windows: Warner et al. 2024, ModernBERT.
+    """
 
     kind: Literal["bidirectional"] = "bidirectional"
     window: int | None = Field(default=None, ge=0)

@@ -13,7 +13,14 @@ from glassformer.spec import Spec
 
 
 class LayerNormSpec(Spec):
-    """(x - mean) / sqrt(var + ε) · g + b over the width. Source: Ba et al. 2016."""
+    """Each token's vector brought to mean 0 and variance 1, then a gain and a bias for each component.
+
+    Whatever a layer wrote, the next reads numbers of one size, which keeps deep stacks trainable.
+
+    Formula: y = (x - mean(x)) / √(var(x) + eps) · g + b
+
+    Source: Ba et al. 2016.
+    """
 
     kind: Literal["layer"] = "layer"
     eps: float = Field(default=1e-5, gt=0)
@@ -35,9 +42,13 @@ class LayerNorm(nn.Module):
 
 
 class RMSNormSpec(Spec):
-    """x / sqrt(mean(x²) + ε) · g over the width, with or without the gain g. Source: Zhang & Sennrich 2019.
+    """Layer norm without centring: only the size is normed, which is what matters; with or without the gain g.
 
     `unit_offset`: the weight w stands for a gain of 1 + w, so that decay pulls the gain to one, as in Gemma.
+
+    Formula: y = x / √(mean(x²) + eps) · g
+
+    Source: Zhang & Sennrich 2019, eq. 4.
     """
 
     kind: Literal["rms"] = "rms"
@@ -67,7 +78,11 @@ class BatchNormSpec(Spec):
     """Each component by its mean and variance over all tokens of the batch: for contrast with the others.
 
     In training tokens see each other through it, later ones too, and padding counts; in evaluation running averages
-    stand in, so what a model learnt with it may not hold. Source: Ioffe & Szegedy 2015.
+    stand in, so what a model learnt with it may not hold.
+
+    Formula: y_d = (x_d - mean_d) / √(var_d + eps) · g_d + b_d, with mean_d and var_d over the batch
+
+    Source: Ioffe & Szegedy 2015.
     """
 
     kind: Literal["batch"] = "batch"

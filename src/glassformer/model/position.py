@@ -5,7 +5,6 @@ A scheme may act at three joints and does nothing at those it leaves alone: `emb
 attention has one for `rotate` and `bias`, or shares the model's (`SharedSpec`), which then acts there.
 """
 
-import math
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self, cast
 
@@ -15,6 +14,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from glassformer.model.rotary_scaling import ScalingSpec
+from glassformer.ops.distance import alibi_slopes, distance_bucket
 from glassformer.ops.rotate import Layout, angles, rotate
 from glassformer.spec import Spec
 
@@ -56,7 +56,12 @@ class Position(nn.Module):
 
 
 class NoPositionSpec(Spec):
-    """Tokens without a place: only the causal mask tells order."""
+    """Tokens without a place: only the causal mask tells order, for those who see more tokens stand later.
+
+    Formula: x_t -> x_t, q_t -> q_t, k_s -> k_s
+
+    Source: Haviv et al. 2022; Kazemnejad et al. 2023, NoPE.
+    """
 
     kind: Literal["none"] = "none"
     acts: ClassVar[tuple[Joint, ...]] = ()
@@ -71,6 +76,10 @@ class IntegerSpec(Spec):
     """The position itself, times `scale`, added to every component: the naive way, for comparison.
 
     It grows without limit and soon drowns the token; within a layer norm it vanishes altogether.
+
+    Formula: x_t -> x_t + scale · t
+
+    Source: introductions to the subject, as the first idea that comes to mind.
     """
 
     kind: Literal["integer"] = "integer"
@@ -92,9 +101,16 @@ class Integer(Position):
 
 
 class SinusoidalSpec(Spec):
-    """sin and cos of geometrically spaced frequencies, added to the token vectors. Source: Vaswani et al. 2017, 3.5.
+    """Sines and cosines of geometrically spaced frequencies, added to the token vectors.
 
+    Each place has a vector of its own, and a shift by a distance is one rotation of it, wherever it begins.
     `layout`: sines and cosines in turns, as in the paper, or all sines before all cosines, as in Marian.
+
+    Formula:
+        x_t[2i]   -> x_t[2i]   + sin(t / base^(2i/D))
+        x_t[2i+1] -> x_t[2i+1] + cos(t / base^(2i/D))     i = 0 … D/2 - 1
+
+    Source: Vaswani et al. 2017, 3.5.
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -126,9 +142,13 @@ class Sinusoidal(Position):
 
 
 class LearnedSpec(Spec):
-    """A trained vector for each position up to `length`, added to the token vectors.
+    """A trained vector for each position up to `length`, added to the token vectors: simple, and blind beyond it.
 
     The table may begin with `unused` rows that no token stands at, as in RoBERTa and BART.
+
+    Formula: x_t -> x_t + table[t + unused]
+
+    Source: Gehring et al. 2017; Radford et al. 2018, GPT.
     """
 
     kind: Literal["learned"] = "learned"
@@ -162,7 +182,13 @@ class RotarySpec(Spec):
     """Queries and keys turned by an angle proportional to position, so that scores see distance alone.
 
     `fraction` of each head is turned; `layout` says which components are a pair, `scaling` how the angles are slowed
-    for contexts longer than the model was first trained on. Source: Su et al. 2021, RoFormer.
+    for contexts longer than the model was first trained on.
+
+    Formula:
+        (a, b) -> (a cos φ - b sin φ, a sin φ + b cos φ)     for each pair of components of q_t and k_t
+        φ = t · theta^(-i/R)                                 pair i = 0 … R - 1, R = ⌊C · fraction / 2⌋
+
+    Source: Su et al. 2021, RoFormer, eq. 34.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -228,7 +254,16 @@ class Rotary(Position):
 
 
 class AlibiSpec(Spec):
-    """A penalty on scores that grows with distance, at a slope of each head's own. Source: Press et al. 2021."""
+    """A penalty on scores that grows with distance: nothing is learned, so texts may be longer than in training.
+
+    Each head has its own slope, so some look near and some far.
+
+    Formula:
+        score[h, t, s] -> score[h, t, s] - slope_h · |t - s|
+        slope_h = 2^(-8 (h+1) / H)     h = 0 … H - 1, where H is a power of two
+
+    Source: Press et al. 2021, ALiBi.
+    """
 
     kind: Literal["alibi"] = "alibi"
     acts: ClassVar[tuple[Joint, ...]] = ("bias",)
@@ -250,18 +285,17 @@ class Alibi(Position):
         return -self.slope[:, None, None] * distance
 
 
-def alibi_slopes(heads: int) -> Float[Tensor, "H"]:
-    """2^(-8/n), 2^(-16/n), … for n heads; for a number that is no power of two, the next power's odd terms follow."""
-    power = 1 << (heads.bit_length() - 1)
-    first = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
-    rest = [2.0 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
-    return torch.tensor(first + rest)
-
-
 class RelativeSpec(Spec):
     """A trained addition to each head's scores for every distance; far distances share logarithmic buckets.
 
-    Without `bidirectional`, keys behind the query share the bucket of distance 0 (a causal mask hides them anyway).
+    Without `bidirectional`, keys behind the query share the bucket of distance 0 (a causal mask hides them anyway);
+    with it, each side has half of the buckets.
+
+    Formula:
+        score[h, t, s] -> score[h, t, s] + table[bucket(t - s), h]
+        bucket(d) = d                                              d < E = buckets/2
+        bucket(d) = E + ⌊(buckets - E) · ln(d/E) / ln(furthest/E)⌋    else, at most buckets - 1
+
     Source: Raffel et al. 2020, T5, 2.1.
     """
 
@@ -293,26 +327,18 @@ class Relative(Position):
         self.table.normal_(std=std)
 
     def bias(self, query: Int[Tensor, "#B T"], key: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"]:
-        bucket = relative_bucket(key[:, None, :] - query[:, :, None], self.spec)
+        spec, distance = self.spec, query[:, :, None] - key[:, None, :]
+        bucket = distance_bucket(distance, spec.buckets, spec.furthest, spec.bidirectional)
         return self.table[bucket].permute(0, 3, 1, 2)
 
 
-def relative_bucket(distance: Int[Tensor, "B T S"], spec: RelativeSpec) -> Int[Tensor, "B T S"]:
-    """The bucket of each distance key - query: small ones have their own, larger ones share them by logarithm."""
-    buckets, first = spec.buckets, torch.zeros_like(distance)
-    if spec.bidirectional:
-        buckets //= 2
-        first, distance = buckets * (distance > 0), distance.abs()
-    else:
-        distance = (-distance).clamp_min(0)
-    exact = buckets // 2
-    share = (distance.clamp_min(1).float() / exact).log() / math.log(spec.furthest / exact)
-    far = (exact + (share * (buckets - exact)).long()).clamp_max(buckets - 1)
-    return first + torch.where(distance < exact, distance, far)
-
-
 class SharedSpec(Spec):
-    """The model's own position, at this attention: one table of distances for all layers, as in T5."""
+    """The model's own position, at this attention: one table of distances for all layers, as in T5.
+
+    Formula: that of model.position, with the same weights in every layer
+
+    Source: Raffel et al. 2020, T5, 2.1.
+    """
 
     kind: Literal["shared"] = "shared"
     acts: ClassVar[tuple[Joint, ...]] = ("rotate", "bias")

@@ -37,7 +37,12 @@ class Scaling(Spec):
 
 
 class LinearScalingSpec(Scaling):
-    """Every frequency divided by `factor`: positions are squeezed together. Source: Chen et al. 2023, eq. 4."""
+    """Every frequency divided by `factor`: positions are squeezed together, near ones too.
+
+    Formula: f_i -> f_i / factor
+
+    Source: Chen et al. 2023, position interpolation, eq. 4.
+    """
 
     kind: Literal["linear"] = "linear"
     factor: Factor
@@ -48,6 +53,10 @@ class LinearScalingSpec(Scaling):
 
 class NtkScalingSpec(Scaling):
     """A larger base: the slowest pair turns `factor` times more slowly, the fastest as before.
+
+    The fast pairs tell near neighbours apart, which squeezing all alike would blur.
+
+    Formula: f_i -> f_i · factor^(-i / (R - 1)), which is theta -> theta · factor^(R / (R - 1))
 
     Source: Peng et al. 2023, YaRN, eq. 16 ("NTK-aware").
     """
@@ -65,6 +74,13 @@ class YarnScalingSpec(Scaling):
 
     A pair that turns more than `fast` times stays, one that turns less than `slow` times is divided by `factor`;
     `stretched` defaults to 0.1 · ln(factor) + 1. `whole` takes whole pairs as the ends of the ramp.
+
+    Formula:
+        f_i -> (1 - r_i) · f_i + r_i · f_i / factor
+        r_i = (i - first) / (last - first), between 0 and 1
+        first = pair(fast), last = pair(slow),  pair(n) = R · ln(original / 2πn) / ln(theta)
+        turned vectors are multiplied by stretched
+
     Source: Peng et al. 2023, YaRN, eqs. 17 to 23.
     """
 
@@ -98,7 +114,14 @@ class YarnScalingSpec(Scaling):
 class LongRopeScalingSpec(Scaling):
     """A divisor for each pair, found by search: one list up to `original` positions, another beyond.
 
-    Keys remembered from before the border keep the angles they had. Source: Ding et al. 2024, LongRoPE.
+    Keys remembered from before the border keep the angles they had.
+
+    Formula:
+        f_i -> f_i / short_i     in a text that ends before position `original`
+        f_i -> f_i / long_i      in a longer one
+        turned vectors are multiplied by stretched
+
+    Source: Ding et al. 2024, LongRoPE.
     """
 
     kind: Literal["longrope"] = "longrope"
@@ -121,7 +144,13 @@ class LongRopeScalingSpec(Scaling):
 class Llama3ScalingSpec(Scaling):
     """Waves longer than original / `low` are divided by `factor`, those shorter than original / `high` stay.
 
-    Between, the two are mixed. Source: Llama 3.1 (Grattafiori et al. 2024), as in its reference code.
+    Between, the two are mixed: what tells neighbours apart is kept, what counts whole contexts is stretched.
+
+    Formula:
+        f_i -> k_i · f_i + (1 - k_i) · f_i / factor
+        k_i = (n_i - low) / (high - low), between 0 and 1;  n_i = original · f_i / 2π
+
+    Source: Llama 3.1 (Grattafiori et al. 2024), as in its reference code.
     """
 
     kind: Literal["llama3"] = "llama3"

@@ -21,7 +21,16 @@ from glassformer.spec import Spec
 
 
 class NormalInitSpec(Spec):
-    """Every matrix from a normal distribution; those that write to the stream smaller by √(2 layers). Source: GPT-2."""
+    """Every matrix from one normal distribution; those that write to the stream smaller by √(2 layers).
+
+    The stream is a sum of 2 · layers answers; so it starts with the same size in stacks of any depth.
+
+    Formula:
+        W ~ N(0, std²),  W_to_stream ~ N(0, std² / (2 · layers)),  embedding ~ N(0, std²)
+        gains start at 1, biases at 0
+
+    Source: Radford et al. 2019, GPT-2, 2.3.
+    """
 
     kind: Literal["normal"] = "normal"
     std: float = Field(default=0.02, gt=0)
@@ -35,7 +44,16 @@ class NormalInitSpec(Spec):
 
 
 class QuietInitSpec(Spec):
-    """Matrices at 1/√inputs; those that write to the stream start at zero, so each block starts as the identity."""
+    """Matrices at 1/√inputs; those that write to the stream start at zero, so each block starts as the identity.
+
+    The head starts at zero, too (`head` 0): a model that knows nothing finds all tokens equally likely.
+
+    Formula:
+        W ~ N(0, gain² / inputs),  W_to_stream = 0,  embedding ~ N(0, embedding²),  head ~ N(0, head²)
+        gains start at 1, biases at 0
+
+    Source: LeCun et al. 1998 (1/√inputs); Zhang et al. 2019, Fixup (zeros).
+    """
 
     kind: Literal["quiet"] = "quiet"
     embedding: float = Field(default=1.0, gt=0)

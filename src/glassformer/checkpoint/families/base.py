@@ -4,6 +4,7 @@ What an architecture can't express is never listed by hand. A config is written 
 difference between the two specs is refused by name: a field that is added to the model tomorrow is covered today.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,9 @@ OF_TRAINING = ("dropout", "init", "context")
 
 
 FAR = 1000  # fields: of a model that can't even be compared
+
+ABSENT = re.compile(r"'(\w+Spec)' object has no attribute '(\w+)'")
+"""What is said of a part that lacks a field: a kind that the family has never heard of, perhaps newer than it."""
 
 
 class MisfitError(CheckpointError):
@@ -96,12 +100,19 @@ class Family:
     def config(self, spec: TransformerSpec) -> dict[str, Any]:
         """A spec as their config; raises MisfitError that names the fields the architecture can't express."""
         architecture = self.architecture_of(spec)
-        config = {**self.write(spec), "architectures": [architecture], "model_type": self.model_type}
+        try:
+            widened = self.widen(spec)
+            config = {**self.write(spec), "architectures": [architecture], "model_type": self.model_type}
+        except AttributeError as error:
+            if (absent := ABSENT.search(str(error))) is None:
+                raise
+            what = f"this model is no {architecture}: it writes {absent[2]}, which {absent[1]} doesn't have"
+            raise MisfitError(what, FAR) from None
         try:
             back = self.spec(config)
         except CheckpointError as error:  # sizes that only make sense with parts that they don't have
             raise MisfitError(f"this model is no {architecture}: {error.what}", FAR) from None
-        misfits = list(differences(plain(self.widen(spec)), plain(back)))
+        misfits = list(differences(plain(widened), plain(back)))
         if misfits:
             shown = "; ".join(f"{path} = {ours}: {architecture} has {theirs}" for path, ours, theirs in misfits[:4])
             more = f"; and {len(misfits) - 4} more" if len(misfits) > 4 else ""

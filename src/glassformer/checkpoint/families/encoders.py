@@ -151,7 +151,8 @@ def post_norm(config: Tree, unused: int, types: int, head: HeadSpec) -> Transfor
 
 def post_norm_fields(spec: TransformerSpec) -> dict[str, Any]:
     """What their config says of such a model."""
-    block, position = spec.blocks[0], spec.position
+    block: Any = spec.blocks[0]
+    position = spec.position
     return {
         "vocab_size": spec.vocabulary,
         "hidden_size": spec.width,

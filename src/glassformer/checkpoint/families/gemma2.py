@@ -69,7 +69,8 @@ def decoder(config: Tree, block: Any, norm: Any, softcap: float | None) -> Trans
 
 def write(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as their config."""
-    attention, feedforward = spec.blocks[0].attention, spec.blocks[0].feedforward
+    block: Any = spec.blocks[0]
+    attention, feedforward = block.attention, block.feedforward
     scale = getattr(attention, "scale", None) or attention.width_of_head(spec.width) ** -0.5
     return {
         **parts.fields(spec),

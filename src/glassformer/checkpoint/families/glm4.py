@@ -38,7 +38,7 @@ def read(config: Tree) -> TransformerSpec:
 
 def write(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as their config."""
-    attention = spec.blocks[0].attention
+    attention: Any = spec.blocks[0].attention
     table = rope_parameters(attention.position, partial=True)
     fraction = table.get("partial_rotary_factor", 1.0)
     return {

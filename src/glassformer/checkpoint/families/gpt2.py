@@ -62,7 +62,7 @@ def read(config: Tree) -> TransformerSpec:
 
 def write(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as their config."""
-    block = spec.blocks[0]
+    block: Any = spec.blocks[0]
     attention, width = block.attention, block.attention.width_of_head(spec.width)
     return {
         "vocab_size": spec.vocabulary,

@@ -55,7 +55,7 @@ def _rotation(config: Tree) -> RotarySpec:
 
 def write(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as their config."""
-    block = spec.blocks[0]
+    block: Any = spec.blocks[0]
     attention, feedforward = block.attention, block.feedforward
     table = rope_parameters(attention.position, partial=True)
     return {

@@ -34,7 +34,7 @@ def read(config: Tree) -> TransformerSpec:
 
 def write(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as their config."""
-    mixture = spec.blocks[0].feedforward
+    mixture: Any = spec.blocks[0].feedforward
     return {
         **parts.fields(spec),
         "sliding_window": parts.windows(spec)["sliding_window"],

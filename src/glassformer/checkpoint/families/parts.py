@@ -91,9 +91,9 @@ def layer_kinds(config: Tree, default: Callable[[int], str]) -> list[str]:
 
 def fields(spec: TransformerSpec) -> dict[str, Any]:
     """The fields that all of them have."""
-    block = spec.blocks[0]
+    block: Any = spec.blocks[0]
     attending, position = block.attention, block.attention.position
-    dense = next((b.feedforward for b in spec.blocks if b.feedforward.kind != "experts"), block.feedforward)
+    dense: Any = next((b.feedforward for b in spec.blocks if b.feedforward.kind != "experts"), block.feedforward)
     return {
         "vocab_size": spec.vocabulary,
         "hidden_size": spec.width,
@@ -140,15 +140,15 @@ def wide_norms(spec: TransformerSpec, biased: bool = False) -> TransformerSpec:
 
 
 def _wide_attention(attention: Any, wide: Callable[[Any], Any]) -> Any:
-    if attention.kind == "latent":
-        return attention.replace(norm=wide(attention.norm))
-    return attention.replace(qk_norm=wide(attention.qk_norm)) if attention.kind == "grouped" else attention
+    """Whatever norms its kind has."""
+    norms = [name for name in ("norm", "qk_norm") if name in type(attention).model_fields]
+    return attention.replace(**{name: wide(getattr(attention, name)) for name in norms}) if norms else attention
 
 
 # Name tables
 
 
-def norm(there: str, here: str, kind: NormSpec | None, width: int) -> list[Rule]:
+def norm(there: str, here: str, kind: Any, width: int) -> list[Rule]:
     """A norm of theirs; a gain or bias that ours doesn't have is exported as the one that changes nothing."""
     if kind is None or kind.kind == "batch":
         return []

@@ -85,7 +85,7 @@ def write(spec: TransformerSpec) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     start = spec.encoder.start if spec.encoder else (0,)
     for side, stack in zip(SIDES, (spec.encoder or spec, spec), strict=True):
-        block = stack.blocks[0]
+        block: Any = stack.blocks[0]
         fields |= {
             f"{side}_layers": stack.layers,
             f"{side}_attention_heads": block.attention.heads,

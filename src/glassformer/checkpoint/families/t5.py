@@ -91,7 +91,8 @@ def _block(config: Tree, norm: RMSNormSpec, *, decodes: bool) -> BlockSpec:
 
 def write(spec: TransformerSpec) -> dict[str, Any]:
     """A spec as their config."""
-    block, position = spec.blocks[0], spec.position
+    block: Any = spec.blocks[0]
+    position = spec.position
     act = THEIR_ACTIVATION[block.feedforward.activation]
     return {
         "vocab_size": spec.vocabulary,

@@ -22,6 +22,11 @@ class CrossAttentionSpec(Spec):
 
     No position: what the encoder read carries its own. Every token of the source is seen, padding excepted. Keys and
     values are computed once for a source, however many tokens are written. Fields as in grouped attention.
+
+    Formula:
+        q_h = W_q,h x,  k_g = W_k,g e,  v_g = W_v,g e     e: the encoder's states, g = ⌊h · kv_heads / heads⌋
+        z_t,h = Σ_m softmax_m(scale · q_t,h · k_m,g) v_m,g,  y_t = W_out [z_t,0 … z_t,H-1]
+
     Source: Vaswani et al. 2017, 3.2.3.
     """
 

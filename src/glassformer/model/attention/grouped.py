@@ -20,12 +20,21 @@ from glassformer.spec import Spec
 class GroupedAttentionSpec(Spec):
     """Softmax attention with `heads` queries that share `kv_heads` keys and values.
 
-    kv_heads = heads is multi-head, 1 is multi-query, between lies grouped-query. `head_width` defaults to
-    width / heads, `scale` to 1/√head_width.
+    kv_heads = heads is multi-head, 1 is multi-query, between lies grouped-query: fewer keys and values are a smaller
+    cache, for little loss. `head_width` defaults to width / heads, `scale` to 1/√head_width, which keeps scores at
+    one size in heads of any width.
 
     Queries and keys may be normed, each head by itself or all heads together (`qk_norm_over`); `softcap` squeezes
     scores into ± that value; with `sink` every head has one more score to lose weight to, of nothing; with `gate` what
     the heads mixed is weighed by a sigmoid of the token before it is put out.
+
+    Formula:
+        q_h = rotate(W_q,h x),  k_g = rotate(W_k,g x),  v_g = W_v,g x     g = ⌊h · kv_heads / heads⌋
+        z_t,h = Σ_s softmax_s(scale · q_t,h · k_s,g + bias[h, t, s]) v_s,g     over the s that t may see
+        y_t = W_out [z_t,0 … z_t,H-1]
+        with softcap: scale · q · k -> softcap · tanh(scale · q · k / softcap)
+        with sink: a score sink_h without a value;  with gate: z_t -> z_t ⊙ σ(W_gate x_t)
+
     Sources: Vaswani et al. 2017; Shazeer 2019; Ainslie et al. 2023; q/k norm: Henry et al. 2020; soft-cap: Gemma 2,
     2024; sinks: OpenAI 2025, gpt-oss; gate: Qiu et al. 2025.
     """

@@ -18,11 +18,21 @@ from glassformer.spec import Spec
 
 
 class LatentAttentionSpec(Spec):
-    """Multi-head attention whose keys and values are projections of one latent of width `rank`, for all heads.
+    """Multi-head attention (MLA) whose keys and values are projections of one latent of width `rank`, for all heads.
 
-    A rotation can't be absorbed into such a projection. So each head has `head_width` components without position, and
-    `turned` more that carry it, whose keys all heads share. With `query_rank`, queries come out of a latent, too.
-    `scale` defaults to 1/√(head_width + turned). Source: DeepSeek-V2 2024, 2.1.
+    Only the latent is remembered, so the cache doesn't grow with the heads. A rotation can't be absorbed into such a
+    projection. So each head has `head_width` components without position, and `turned` more that carry it, whose keys
+    all heads share. With `query_rank`, queries come out of a latent, too. `scale` defaults to
+    1/√(head_width + turned).
+
+    Formula:
+        c_s = norm(W_down x_s),  r_s = rotate(W_turned x_s)     what is remembered
+        k_s,h = [W_key,h c_s, r_s],  v_s,h = W_value,h c_s
+        q_t,h = [n_t,h, rotate(p_t,h)],  [n_t,h, p_t,h] = W_q,h x_t
+        z_t,h = Σ_s softmax_s(scale · q_t,h · k_s,h) v_s,h,  y_t = W_out [z_t,0 … z_t,H-1]
+        absorbed, with equal results: n · (W_key c) = (W_keyᵀ n) · c, so that no key or value is ever made
+
+    Source: DeepSeek-V2 2024, 2.1.
     """
 
     kind: Literal["latent"] = "latent"

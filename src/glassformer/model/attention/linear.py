@@ -23,6 +23,12 @@ class LinearAttentionSpec(Spec):
     The past is a state of `head_width` × `value_width` for each head (both default to width / heads), so that a token
     costs the same wherever it stands. With `decay` it fades by γ = 1 - 2^(-5-h) a token in head h, which also tells
     where tokens stand; else their order is in the model's position alone.
+
+    Formula:
+        z_t = Σ_s γ^(t-s) φ(q_t)·φ(k_s) v_s / Σ_s γ^(t-s) φ(q_t)·φ(k_s)     in each head; γ = 1 without decay
+        as a state:  S_t = γ S_{t-1} + φ(k_t) v_tᵀ,  n_t = γ n_{t-1} + φ(k_t),  z_t = S_tᵀ φ(q_t) / n_t·φ(q_t)
+        y_t = W_out [z_t,0 … z_t,H-1]
+
     Sources: Katharopoulos et al. 2020; decay: Sun et al. 2023, RetNet, eq. 8.
     """
 
