@@ -325,7 +325,8 @@ def render_index() -> str:
         parts.append(f"## [{part.title}]({file})\n\n{table(('mechanism', 'what it is', 'source'), rows)}")
     about = f"""Every part that a model can be made of: what it is, its formula, its shapes, its fields, where it comes
 from and what it costs. The pages are rendered from the specs of the parts and from their docstrings, so that formula,
-code and page stand together; each formula is checked against its code, in float64, by `tests/model/plain_formula.py`.
+code and page stand together. Each part is held to its formula by tests, which have it once more in plain Python and
+float64: `tests/model/plain_formula.py`.
 
 **The standard model** is what shapes and costs are stated in: 12 layers of width D = 768, H = 12 heads of width C = 64,
 hidden width F = 3,072, a vocabulary of V = 50,257 and a context of {CONTEXT:,}, with rotary positions, RMS norms before
