@@ -17,8 +17,9 @@ setup: $(VENV)/setup.stamp  ## the environment .venv with the command .venv/bin/
 demo: setup  ## train a small model on text that Python carries and write with it; TEXT=path: on yours; ARGS="--minutes 1"
 	@$(BIN)/glassformer demo $(if $(TEXT),"$(TEXT)") $(ARGS)
 
+# One process a core: most tests are small, and more threads for one of them help little.
 test: $(VENV)/test.stamp  ## all tests; ARGS="tests/model -k rotary": some of them
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(ARGS),,--numprocesses auto) $(ARGS)
 
 check: $(VENV)/test.stamp $(VENV)/check.stamp  ## style, types, floors, and docs that are up to date
 	$(BIN)/ruff check

@@ -1,8 +1,14 @@
 """Every test runs with shapes and types checked: the axes that the model floor states hold for all callers."""
 
+import signal
+
 import jaxtyping
 import pytest
 import torch
+
+# Workers that run tests side by side ignore Ctrl-C, and what they start would ignore it too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with jaxtyping.install_import_hook(["glassformer.model", "glassformer.ops"], "checked.checked"):
     import glassformer.model.watch

@@ -82,7 +82,7 @@ def test_items_of_a_list_are_named_by_number():
         ("blocks.-1.norm=3", "--set: blocks.-1: expected a number from 0 to 0, got '-1'"),
         ("blocks.²=3", "--set: blocks.²: expected a number from 0 to 0, got '²'"),
         ("layer=3", "unknown field 'layer'; did you mean 'layers'?"),
-        ("optimiser.rate=3", "unknown field 'optimiser'; known: vocabulary, width"),
+        ("optimiser.rate=3", "unknown field 'optimiser'; known: context, layers"),
         ("blocks.0.attention.head=3", "blocks.0.attention: unknown field 'head'; did you mean 'heads'?"),
         (
             "blocks.0.attention.position.kind=rotory",

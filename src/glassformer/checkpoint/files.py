@@ -259,7 +259,9 @@ def _unfilled(spec: TransformerSpec, where: Path) -> Transformer:
         with Unfilled():
             return spec.build()
     except (RuntimeError, OverflowError, TypeError) as error:  # a TypeError: a size that is no 64-bit number
-        raise CheckpointError(f"no model can have these sizes: {str(error)[:120]}", where=where) from None
+        raise CheckpointError(
+            f"no model can have these sizes: {' '.join(str(error).split())[:120]}", where=where
+        ) from None
 
 
 def _fill(model: Transformer, tensors: Iterable[tuple[str, Tensor]], device: str | torch.device) -> None:
