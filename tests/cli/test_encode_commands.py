@@ -1,6 +1,7 @@
 """`fill`, `embed` and `generate` with an encoder: small models of transformers, through the command line."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -78,6 +79,13 @@ def test_mistakes_are_said_in_one_line(folders, tmp_path):
         run("fill", folders / "t5", "the [MASK]")
     with pytest.raises(GlassformerError, match=r"ends in \.npy"):
         run("embed", folders / "bert", "the fox", "--out", tmp_path / "v.txt")
+    with pytest.raises(GlassformerError, match=r"ends in \.npy"):
+        run("embed", folders / "bert", "the fox", "--out", "")
+    with pytest.raises(GlassformerError, match="found a device"):
+        run("embed", folders / "bert", "--file", "/dev/full")
+    odd = ("--stop", "a", "--num-samples", 3, "--show-probabilities", 2)
+    with pytest.raises(GlassformerError, match=r"can't heed --stop, --show-probabilities, --num-samples"):
+        run("generate", folders / "t5", "the fox", "--beams", 3, *odd)
     with pytest.raises(GlassformerError, match="there are no texts"):
         run("embed", folders / "bert", given="\n \n")
     with pytest.raises(GlassformerError, match="sees tokens that aren't written yet"):
@@ -97,3 +105,38 @@ def test_an_encoder_decoder_answers_a_text_and_beams_find_no_worse_answers(folde
     assert (
         run("generate", folders / "t5", "the fox", "--max-tokens", 6, "--beams", 5).strip() == found[0]["text"].strip()
     )
+
+
+def test_a_text_that_is_cut_is_told(folders):
+    result = CliRunner().invoke(build_app(), ["embed", str(folders / "bert"), "the fox " * 30, "the", "--json"])
+    assert result.exit_code == 0
+    assert "1 of 2 texts are longer than 20 tokens, the longest has 62" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        ("t5", {"decoder_start_token_id": 10**12}, "is no token of"),
+        ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder = False is not supported"),
+        ("bert", {"type_vocab_size": 0}, "token_type_embeddings"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(folders, tmp_path, model, change, said):
+    broken = tmp_path / "m"
+    shutil.copytree(folders / model, broken)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(GlassformerError, match=said):
+        run("embed", broken, "the fox")
+
+
+def test_describe_looks_at_the_weights_that_lie_beside_a_config(folders, tmp_path):
+    broken = tmp_path / "m"
+    shutil.copytree(folders / "bert", broken)
+    (broken / "model.safetensors").write_bytes(b"")
+    with pytest.raises(GlassformerError, match="safetensors"):
+        run("describe", broken)
+    (broken / "model.safetensors").unlink()
+    assert "parameters" in run("describe", broken)
+    with pytest.raises(GlassformerError, match="at contexts that can be"):
+        run("describe", broken, "--context", 10**23)

@@ -18,6 +18,7 @@ from glassformer.checkpoint.families import FAMILIES
 from glassformer.checkpoint.families.base import Family
 from glassformer.checkpoint.gguf import GgufFile, Packed
 from glassformer.checkpoint.gguf_model import gguf_model
+from glassformer.checkpoint.heap import give_back
 from glassformer.checkpoint.llama2c import Llama2cFile
 from glassformer.checkpoint.locate import PICKLES, Place, Which, locate, pickled
 from glassformer.checkpoint.rename import Source, check, imported, same
@@ -84,6 +85,7 @@ def load_model(
         tokenizer = read_tokenizer(place.tokenizer) if place.tokenizer else None
         tokenizer = inside.tokenizer() if inside else tokenizer
         _refuse_another(tokenizer, spec, place)
+        give_back()
         _refuse_sizes(spec, source, place.folder)
         model = _unfilled(spec, place.folder)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -134,11 +136,20 @@ def _refuse_another(tokenizer: Tokenizer | None, spec: TransformerSpec, place: P
 
 
 def load_spec(path: Path | str, which: Which = "best") -> tuple[TransformerSpec, str]:
-    """The spec and the name of a model, without its weights; errors as `load_model`."""
+    """The spec and the name of a model, without reading its weights; errors as `load_model`.
+
+    Weights that lie beside another program's config are opened, for their names and sizes; they may also be missing.
+    """
     place = locate(Path(path), which)
     with ExitStack() as stack:
         inside = _inside(place, stack)
-        return _spec(place, _family(place, inside), inside), place.name
+        family = _family(place, inside)
+        spec = _spec(place, family, inside)
+        if family is not None and any((place.folder / name).exists() for name in (WEIGHTS, INDEX)):
+            source = stack.enter_context(_weights(place, family))
+            spec = _spec(place, family, inside, source.entries)
+            _refuse_sizes(spec, source, place.folder)
+        return spec, place.name
 
 
 def _family(place: Place, inside: SingleFile | None) -> Family | None:

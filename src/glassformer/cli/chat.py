@@ -12,7 +12,7 @@ from glassformer.cli.device import DTypeName
 from glassformer.cli.load import load_with_tokenizer
 from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.engine import Engine, Handle, SamplingParams
-from glassformer.errors import ChatError, RequestError
+from glassformer.errors import ChatError, RequestError, TokenizerError
 from glassformer.spec import check
 from glassformer.tokenizer import Chat, ChatOptions, Tokenizer
 from glassformer.tokenizer.chat import templates_of
@@ -97,6 +97,15 @@ class Talk:
         self.messages: list[dict[str, str]] = list(self.before)
         self.handle: Handle | None = None
 
+    @property
+    def works(self) -> bool:
+        """Whether the template can ask at all."""
+        try:
+            self.chat.encode([*self.before, {"role": "user", "content": "?"}], ASKING)
+        except (ChatError, TokenizerError):
+            return False
+        return True
+
     def reset(self) -> None:
         """Forget all but what the model is told first."""
         self.messages = list(self.before)
@@ -149,9 +158,9 @@ def _answer(talk: Talk, text: str, write: Callable[[str], None]) -> None:
             write(piece)
     except KeyboardInterrupt:
         pieces.close()  # pyright: ignore[reportAttributeAccessIssue]  (it is a generator)
-    except (RequestError, ChatError) as error:
-        if not talk.messages[len(talk.before) :]:
-            raise
+    except (RequestError, ChatError, TokenizerError) as error:
+        if not talk.messages[len(talk.before) :] and not talk.works:
+            raise  # nothing can be asked with this template; else it is this message alone
         write(f"({error}; {RESET} forgets the conversation)")
     write("\n")
 

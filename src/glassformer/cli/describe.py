@@ -71,6 +71,10 @@ def describe(
     Console(highlight=False).print(Group(*page))
 
 
+MOST = 2**24
+"""Tokens of a context: far more than any model reads at once."""
+
+
 def _read(path: Path, which: Literal["best", "last"]) -> tuple[TransformerSpec, str]:
     """A spec and its name; a file may be a model's spec or anything that has one as `model`, like a run.json."""
     if not path.is_file() or path.suffix not in (".json", ".yaml", ".yml"):
@@ -83,6 +87,8 @@ def _length(spec: TransformerSpec, asked: int | None) -> int:
     """The context that costs are counted at; one beyond what the positions know is refused."""
     limits = [spec.position.limit, *(block.attention.position.limit for block in spec.blocks)]
     most = min((limit for limit in limits if limit is not None), default=None)
+    if asked is not None and asked > MOST:
+        raise SpecError("costs are counted at contexts that can be", where="--context", do=f"give at most {MOST:,}")
     if asked is not None and most is not None and asked > most:
         raise SpecError(f"the model knows {most} positions", where="--context", do=f"give at most {most}")
     return asked or spec.context

@@ -49,9 +49,15 @@ def embed(
     """
     given = _texts(texts, file)
     if out is not None and out.suffix != ".npy":
-        raise DataError("expected a name that ends in .npy", where=out, do=f"write {out.with_suffix('.npy')}")
+        raise DataError("expected a name that ends in .npy", where=out, do="write vectors.npy, say")
     loaded, tokenizer = load_with_tokenizer(find_model(model, revision), device, dtype)
-    vectors = embed_texts(loaded.model, tokenizer, given, pooling, batch_size).float().cpu()
+    cut: list[int] = []
+    vectors = embed_texts(loaded.model, tokenizer, given, pooling, batch_size, cut.append).float().cpu()
+    if cut:
+        what = (
+            f"{len(cut)} of {len(given)} texts are longer than {loaded.spec.context} tokens, the longest has {max(cut)}"
+        )
+        sys.stderr.write(f"{what}: what is beyond is not in their vectors\n")
     if out is not None:
         write_file(out, _npy(vectors))
         sys.stderr.write(f"{len(given)} vectors of {vectors.size(1)} components: {out}\n")

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from glassformer.cli.load import load_with_tokenizer
 from glassformer.cli.model import MODEL, Revision, find_model
 from glassformer.engine import Completion, Engine, Event, Handle, SamplingParams
 from glassformer.engine.beam import BeamParams, search
+from glassformer.errors import RequestError
 from glassformer.spec import check
 from glassformer.tokenizer import Tokenizer
 
@@ -70,6 +71,10 @@ def generate(
         "probabilities": show_probabilities,
     }
     params = check(SamplingParams, settings, where="sampling")
+    if beams:
+        _refuse_with_beams(
+            {**params.replace(max_tokens=SamplingParams().max_tokens).model_dump(), "num_samples": num_samples}
+        )
     text = read_text(prompt, file, "PROMPT")
     loaded, tokenizer = load_with_tokenizer(find_model(model, revision), device, dtype)
     engine = Engine(loaded.model, tokenizer, stops=loaded.stops)
@@ -98,6 +103,16 @@ def _object(tokenizer: Tokenizer, completion: Completion, params: SamplingParams
             for top in completion.top
         ]
     return plain
+
+
+def _refuse_with_beams(given: Mapping[str, Any]) -> None:
+    """A beam search takes the best of all texts: options of drawing and of stopping say nothing to it."""
+    plain = {**SamplingParams().model_dump(), "num_samples": 1}
+    # A temperature of 0 asks for the best token, which is what a search does anyway.
+    odd = [name for name, value in given.items() if value != plain[name] and (name, value) != ("temperature", 0)]
+    if odd:
+        named = ", ".join(f"--{'show-' * (name == 'probabilities')}{name.replace('_', '-')}" for name in odd)
+        raise RequestError(f"a beam search can't heed {named}", do="leave it out, or leave out --beams")
 
 
 def _search(engine: Engine, text: str, params: BeamParams, as_json: bool, before: str) -> None:

@@ -19,6 +19,8 @@ def read_text(argument: str | None, file: Path | None, name: str) -> str:
     if argument is not None and argument != "-":
         return argument
     where = file or "standard input"
+    if file is not None and file.is_char_device():
+        raise DataError("expected a file of text, found a device", where=where)
     try:
         return (sys.stdin.buffer.read() if file is None else file.read_bytes()).decode("utf-8")
     except OSError as error:

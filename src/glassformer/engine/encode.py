@@ -1,6 +1,6 @@
 """Whole texts through a model, in batches: vectors of texts, and words that fill a gap."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -35,12 +35,13 @@ def embed(
     texts: Sequence[str],
     pooling: Pooling | None = None,
     batch_size: int = 32,
+    cut: Callable[[int], object] = lambda tokens: None,
 ) -> Float[Tensor, "N D"]:
     """A vector for every text, in their order.
 
     A model that was made for it pools as its head says. Any other pools its last stream, as `pooling` says (by default
     the mean): a decoder that of its tokens, an encoder-decoder that of its encoder. Texts longer than the context lose
-    their last tokens.
+    their last tokens; `cut` is told how many tokens such a text has.
 
     Raises:
         RequestError: a text without tokens, a way of pooling that the model's own head contradicts.
@@ -48,7 +49,7 @@ def embed(
     own = model.spec.head.kind == "pooled"
     if own and pooling is not None:
         raise RequestError("this model has its own way of pooling", do="leave --pooling out")
-    framed = [_framed(model, tokenizer, text) for text in texts]
+    framed = [_framed(model, tokenizer, text, cut) for text in texts]
     vectors = torch.empty(0)
     for rows, tokens, step in _batches(model, framed, batch_size):
         if own:
@@ -106,8 +107,11 @@ def _sees_both_ways(model: Transformer) -> bool:
     return all(block.attention.mask.kind == "bidirectional" for block in model.spec.blocks)
 
 
-def _framed(model: Transformer, tokenizer: Tokenizer, text: str) -> Framed:
-    framed = tokenizer.frame(text, limit=model.spec.context)
+def _framed(model: Transformer, tokenizer: Tokenizer, text: str, cut: Callable[[int], object]) -> Framed:
+    framed = tokenizer.frame(text)
+    if len(framed.tokens) > model.spec.context:
+        cut(len(framed.tokens))
+        framed = tokenizer.frame(text, limit=model.spec.context)
     if not framed.tokens:
         raise RequestError("a text without a single token has no vector", do="leave empty texts out")
     return framed

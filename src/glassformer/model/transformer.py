@@ -109,6 +109,8 @@ class TransformerSpec(StackSpec):
         self.encoder.fits(self.width)
         if not crossing:
             raise ValueError("the model has an encoder, but no block reads it: give blocks.N.cross")
+        if max(self.encoder.start) >= self.vocabulary:
+            raise ValueError(f"encoder.start ({max(self.encoder.start)}) is no token of {self.vocabulary}")
         if any(block.cross is not None for block in self.encoder.blocks):
             raise ValueError(
                 "encoder.blocks.N.cross has nothing to read: cross-attention belongs to the decoder's blocks"

@@ -46,12 +46,16 @@ class Tokenizer:
         """`rules` is the text of a tokenizer.json, `config` the tree of a tokenizer_config.json."""
         self._plain, self._config = _settled(rules), dict(config or {})
         self._rules = self._plain.to_str(pretty=True)
-        self._tree: dict[str, Any] = json.loads(self._rules)
+        tree: dict[str, Any] = json.loads(self._rules)
         # Whether special tokens are parsed is a state of the Rust object, so there is one object for each way.
         self._plain.encode_special_tokens = True
-        self.kind = _kind(self._tree)
+        self.kind = _kind(tree)
+        # The vocabulary is many times the rest, and Rust has it already.
+        self._tree = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in ("vocab", "merges")}}
         self.vocabulary = max(self._plain.get_vocab(with_added_tokens=True).values()) + 1
-        self.special = {token["content"]: token["id"] for token in self._tree["added_tokens"] if token["special"]}
+        self.special: dict[str, int] = {
+            token["content"]: token["id"] for token in self._tree["added_tokens"] if token["special"]
+        }
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -76,7 +80,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        canonical = json.dumps(self._tree, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        canonical = json.dumps(json.loads(self._rules), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,12 @@ def from_ranks(
     """
     ranks = read_ranks(path)
     name = path.stem if pattern is None else pattern
+    if pattern is not None and pattern not in ALIAS and re.fullmatch(r"[\w.-]*", pattern):
+        raise TokenizerError(
+            f"no way of cutting is called {pattern!r}",
+            where=path,
+            do="name one (cl100k_base, o200k_base, qwen2, llama3 …), or give a regular expression",
+        )
     if pattern is None and name not in ALIAS:
         what = "a file of ranks doesn't say how words are cut"
         raise TokenizerError(what, where=path, do="name the pattern: cl100k_base, o200k_base, qwen2, llama3 …")

@@ -50,7 +50,11 @@ def body(prefix: str, spec: TransformerSpec) -> list[Rule]:
     """The name table of all but the head."""
     table = [
         same(f"{prefix}.embeddings.word_embeddings.weight", "embedding.weight"),
-        same(f"{prefix}.embeddings.token_type_embeddings.weight", "embedding.types"),
+        *(
+            [same(f"{prefix}.embeddings.token_type_embeddings.weight", "embedding.types")]
+            if spec.embedding.types
+            else []
+        ),
         same(f"{prefix}.embeddings.position_embeddings.weight", "position.table"),
         *parts.norm(f"{prefix}.embeddings.LayerNorm", "embedding_norm", spec.embedding.norm, spec.width),
     ]

@@ -29,6 +29,7 @@ SIDES = ("encoder", "decoder")
 
 def read(config: Tree, position: PositionSpec, embedding_norm: NormSpec | None) -> TransformerSpec:
     """Their config as a spec; `position` and the embedding's norm are those of the family."""
+    refuse(config, {"is_encoder_decoder": (True, None)})
     refuse(config, dict.fromkeys(("normalize_before", "add_final_layer_norm", "is_decoder"), (False, None)))
     width = size(config, "d_model")
     encoder, decoder = (_block(config, side) for side in SIDES)

@@ -26,7 +26,7 @@ def read(config: Tree) -> TransformerSpec:
 
     The first T5 has its head tied and scales the stream before it; later ones don't scale, and have their own head.
     """
-    refuse(config, {"is_decoder": (False, None)})
+    refuse(config, {"is_decoder": (False, None), "is_encoder_decoder": (True, None)})
     width, dropout = size(config, "d_model"), config.get("dropout_rate", 0.1)
     norm, tied = RMSNormSpec(eps=config.get("layer_norm_epsilon", 1e-6)), config.get("tie_word_embeddings", True)
     scale = width**-0.5 if config.get("scale_decoder_outputs", tied) else 1.0
