@@ -1,5 +1,6 @@
 """GGUF files: written by the library of the project that made the format, read here; and files that lie."""
 
+import json
 import random
 import struct
 from collections.abc import Callable
@@ -87,7 +88,7 @@ def write_file(path: Path, kind: str, config: dict[str, Any], model: Transformer
 
 
 def add_tokenizer(writer: Any, tokenizer: Any) -> None:
-    model = tokenizer._tree["model"]
+    model = json.loads(tokenizer._rules)["model"]
     tokens = [tokenizer._plain.id_to_token(index) for index in range(tokenizer.vocabulary)]
     special = tokenizer.special_ids
     writer.add_tokenizer_model("gpt2")
