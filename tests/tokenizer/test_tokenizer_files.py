@@ -134,3 +134,12 @@ def test_a_foreign_config_names_the_end_and_is_kept(folders: dict[str, Path], tm
     assert tokenizer.eos == tokenizer.special["<|done|>"]
     tokenizer.save(tmp_path / "again")
     assert json.loads((tmp_path / "again" / "tokenizer_config.json").read_text()).items() >= config.items()
+
+
+@pytest.mark.parametrize(("sums", "kind"), [("float16", "unigram"), ("float32", "char")])
+def test_sums_that_cannot_be_are_refused(trained: dict[str, Tokenizer], tmp_path: Path, sums: str, kind: str):
+    trained[kind].save(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"unigram_sums": sums}))
+    with pytest.raises(TokenizerError, match="unigram_sums"):
+        Tokenizer.load(tmp_path)

@@ -13,6 +13,7 @@ import tokenizers
 from glassformer.errors import TokenizerError
 from glassformer.tokenizer.files import read_files, write_files
 from glassformer.tokenizer.pieces import Pieces, read_pieces
+from glassformer.tokenizer.viterbi import FLOAT32, SUMS, sums_of_32_bits
 
 EOS = "<|endoftext|>"
 OTHER_EOS = ("</s>", "<eos>", "<|end_of_text|>", "<|im_end|>", "[SEP]")  # when a foreign tokenizer names none
@@ -50,6 +51,9 @@ class Tokenizer:
         # Whether special tokens are parsed is a state of the Rust object, so there is one object for each way.
         self._plain.encode_special_tokens = True
         self.kind = _kind(tree)
+        self._cut = sums_of_32_bits(tree, self._config.get(SUMS))
+        if self._cut:
+            self._plain.pre_tokenizer = self._cut
         # The vocabulary is many times the rest, and Rust has it already.
         self._tree = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in ("vocab", "merges")}}
         self.vocabulary = max(self._plain.get_vocab(with_added_tokens=True).values()) + 1
@@ -80,7 +84,8 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        canonical = json.dumps(json.loads(self._rules), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        rules = json.loads(self._rules) | ({SUMS: FLOAT32} if self._cut else {})
+        canonical = json.dumps(rules, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
@@ -222,7 +227,10 @@ class Tokenizer:
 
     @cached_property
     def _parsing(self) -> tokenizers.Tokenizer:
-        return tokenizers.Tokenizer.from_str(self._rules)
+        rust = tokenizers.Tokenizer.from_str(self._rules)
+        if self._cut:
+            rust.pre_tokenizer = self._cut
+        return rust
 
     @cached_property
     def _pieces(self) -> Pieces:

@@ -127,7 +127,7 @@ def spm_tree(model: SpmModel, extra: Sequence[str] = ()) -> Tree:
     """The rules of a model, without what stands around a text; `extra` are special tokens behind its pieces.
 
     Raises:
-        TokenizerError: a piece that occurs twice.
+        TokenizerError: a piece that occurs twice, or none for unknown characters.
     """
     if len({piece.text for piece in model.pieces}) != len(model.pieces):
         raise TokenizerError("a piece occurs twice")
@@ -230,16 +230,20 @@ def decoder(prefix: bool, *, unspellable: bool = False) -> Tree:
 
 
 def _unigram(model: SpmModel) -> Tree:
-    highest = max((piece.score for piece in model.pieces if piece.kind == NORMAL), default=0.0)
+    scores = [piece.score for piece in model.pieces if piece.kind == NORMAL] or [0.0]
+    # An unknown character counts from the lowest score in the list, which must be that of a piece that text can have.
+    lowest = min(scores)
     vocabulary: list[tuple[str, float]] = []
     for piece in model.pieces:
-        text, score = piece.text, piece.score
+        text, score = piece.text, piece.score if piece.kind == NORMAL else lowest
         if piece.kind == UNUSED:
             text = UNSPELLABLE + text
         elif piece.kind == DEFINED:
-            score = len(text.encode()) * highest - 0.1  # as SentencePiece scores them
+            score = float(np.float32(0.1 * (len(text.encode()) - 1)))  # as SentencePiece scores them
         vocabulary.append((text, score))
     unknown = next((index for index, piece in enumerate(model.pieces) if piece.kind == UNKNOWN), None)
+    if unknown is None:
+        raise TokenizerError("the model has no piece for unknown characters")
     return {"type": "Unigram", "unk_id": unknown, "vocab": vocabulary, "byte_fallback": model.byte_fallback}
 
 

@@ -20,6 +20,7 @@ from glassformer.tokenizer.sentencepiece import (
     spm_tree,
 )
 from glassformer.tokenizer.tree import ROLES, Tree, added, framing, rules
+from glassformer.tokenizer.viterbi import FLOAT32, SUMS
 
 T5 = ("t5", "mt5", "umt5")
 EXTRA_IDS = 100
@@ -52,9 +53,10 @@ def from_model(path: Path, config: Mapping[str, Any], family: str) -> Tokenizer:
     ids |= {mark["content"]: mark["id"] for mark in tree["added_tokens"]}
     usual = {role: name for role, name in NAMES.get(family, USUAL).items() if name in ids}
     named = {**usual, **config}
+    exact = {SUMS: FLOAT32} if model.algorithm == UNIGRAM else {}
     if single := _around(family, named):
         tree["post_processor"] = framing(*single, ids)
-    return Tokenizer(rules(tree), named)
+    return Tokenizer(rules(tree), named | exact)
 
 
 def _extra_ids(model: SpmModel, config: Mapping[str, Any]) -> list[str]:
@@ -138,4 +140,4 @@ def from_marian(folder: Path, target: bool, config: Mapping[str, Any]) -> Tokeni
     named = {**NAMES["marian"], **config}
     tree = spm_tree(replace(model, pieces=tuple(pieces)))
     tree["post_processor"] = framing("$A </s>", "$A $B </s>", ids)
-    return Tokenizer(rules(tree), named)
+    return Tokenizer(rules(tree), named | {SUMS: FLOAT32})
