@@ -1,23 +1,21 @@
 """Cross-attention: the decoder's tokens read what the encoder has read. The third kind, for a place of its own."""
 
-from typing import Self, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from glassformer.errors import SpecError
+from glassformer.model.attention.heads import HeadsSpec
 from glassformer.model.attention.mix import mix
 from glassformer.model.linear import Axes, Linear
 from glassformer.model.mask import BidirectionalSpec
-from glassformer.model.norm import NormSpec
 from glassformer.model.step import Kept, LayerStep
 from glassformer.ops.attend import Scores
-from glassformer.spec import Spec
 
 
-class CrossAttentionSpec(Spec):
+class CrossAttentionSpec(HeadsSpec):
     """Softmax attention whose queries come from the decoder, and its keys and values from the encoder's last states.
 
     No position: what the encoder read carries its own. Every token of the source is seen, padding excepted. Keys and
@@ -30,39 +28,9 @@ class CrossAttentionSpec(Spec):
     Source: Vaswani et al. 2017, 3.2.3.
     """
 
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    head_width: int | None = Field(default=None, ge=1)
-    scale: float | None = Field(default=None, gt=0)
-    qk_norm: NormSpec | None = None
-    bias: bool = False
-    out_bias: bool = False
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}): set both together"
-            )
-        return self
-
-    def width_of_head(self, width: int) -> int:
-        return self.head_width or width // self.heads
-
-    def fits(self, width: int) -> None:
-        """Refuse heads that don't divide the width evenly, unless their width is given."""
-        if self.head_width is None and width % self.heads:
-            raise ValueError(f"heads ({self.heads}) must divide width ({width}); or give head_width")
-
     def points(self) -> tuple[str, ...]:
         """What can be watched, within the scope `cross`."""
         return ("q", "k", "v", "scores_raw", "scores", "mask", "pattern", "z", "attention_out")
-
-    def sizes(self, width: int) -> dict[str, int]:
-        """The sizes of its axes."""
-        C = self.width_of_head(width)
-        return {"H": self.heads, "K": self.kv_heads, "C": C, "W": C}
 
     def build(self, width: int) -> "CrossAttention":
         return CrossAttention(width, self)

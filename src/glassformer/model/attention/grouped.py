@@ -7,17 +7,16 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from glassformer.model.attention.heads import HeadsSpec
 from glassformer.model.attention.mix import mix
 from glassformer.model.linear import Axes, Linear
 from glassformer.model.mask import CausalSpec, MaskSpec
-from glassformer.model.norm import NormSpec
 from glassformer.model.position import NoPositionSpec, PositionSpec
 from glassformer.model.step import Kept, LayerStep, Remembered
 from glassformer.ops.attend import Scores
-from glassformer.spec import Spec
 
 
-class GroupedAttentionSpec(Spec):
+class GroupedAttentionSpec(HeadsSpec):
     """Softmax attention with `heads` queries that share `kv_heads` keys and values.
 
     kv_heads = heads is multi-head, 1 is multi-query, between lies grouped-query: fewer keys and values are a smaller
@@ -40,28 +39,15 @@ class GroupedAttentionSpec(Spec):
     """
 
     kind: Literal["grouped"] = "grouped"
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    head_width: int | None = Field(default=None, ge=1)
     position: PositionSpec = NoPositionSpec()
     mask: MaskSpec = CausalSpec()
-    scale: float | None = Field(default=None, gt=0)
-    qk_norm: NormSpec | None = None
     qk_norm_over: Literal["head", "all"] = "head"
     softcap: float | None = Field(default=None, gt=0)
     sink: bool = False
     gate: bool = False
-    bias: bool = False
-    out_bias: bool = False
-    dropout: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads}): set both together "
-                "(equal numbers are plain multi-head attention)"
-            )
+    def _place_acts(self) -> Self:
         if "embed" in self.position.acts:
             raise ValueError(
                 f"position {self.position.kind!r} adds to the token vectors: it belongs to the model's position, "
@@ -69,16 +55,9 @@ class GroupedAttentionSpec(Spec):
             )
         return self
 
-    def width_of_head(self, width: int) -> int:
-        """C for a model of this width."""
-        return self.head_width or width // self.heads
-
     def fits(self, width: int) -> None:
         """Refuse a width that can't be divided among the heads or, with rotary positions, into pairs."""
-        if self.head_width is None and width % self.heads:
-            raise ValueError(
-                f"heads ({self.heads}) must divide width ({width}); choose another number of heads or give head_width"
-            )
+        super().fits(width)
         if self.position.kind == "rotary":
             self.position.fits(self.width_of_head(width))
 
@@ -87,10 +66,6 @@ class GroupedAttentionSpec(Spec):
             "q", "k", "v", "q_rotated", "k_rotated",
             "scores_raw", "scores", "mask", "pattern", "z", "attention_out",
         )  # fmt: skip
-
-    def sizes(self, width: int) -> dict[str, int]:
-        C = self.width_of_head(width)
-        return {"H": self.heads, "K": self.kv_heads, "C": C, "W": C}
 
     def build(self, width: int) -> "GroupedAttention":
         return GroupedAttention(width, self)
