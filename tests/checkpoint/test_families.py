@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from small_models import logits_of, random_model, small_gpt2, small_llama, tokens_for
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, LlamaForSequenceClassification, PreTrainedConfig
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.export import export_folder
@@ -198,7 +198,10 @@ CONFIGS = {
     "heads (5) must be a multiple of kv_heads (2)": {"num_attention_heads": 5},
     "heads (4) must divide width (25)": {"hidden_size": 25, "head_dim": None},
     "eps: Input should be greater than 0, got -1": {"rms_norm_eps": -1},
-    "theta: Input should be a valid number": {"rope_theta": "ten"},
+    "expected rope_theta to be a number": {"rope_theta": "ten"},
+    "expected mlp_bias to be true or false, found '1'": {"mlp_bias": 1},
+    "expected tie_word_embeddings to be true or false, found 'maybe'": {"tie_word_embeddings": "maybe"},
+    "expected attention_dropout to be a number, found 'True'": {"attention_dropout": True},
 }
 
 
@@ -277,3 +280,11 @@ def test_shards_are_read_through_their_index(tmp_path):
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
         with pytest.raises(CheckpointError, match=message):
             load_model(tmp_path)
+
+
+def test_a_model_for_another_task_is_named_in_the_advice(tmp_path):
+    LlamaForSequenceClassification(LlamaConfig(**LLAMA)).save_pretrained(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"says LlamaForSequenceClassification, and it was read as LlamaForCausal"
+    ):
+        load_model(tmp_path)

@@ -81,6 +81,14 @@ def test_reset_forgets_and_exit_leaves(model: Path):
     assert page == f"{answers('the fox')[0]}\n{fresh}\n"
 
 
+def test_a_word_that_looks_like_a_command_and_is_none_is_no_message(model: Path):
+    page = said(model, *OPTIONS, text="/quit\nthe dog\n")
+    note, answer = page.split("\n", 1)
+    assert "there is no /quit" in note and "/exit" in note
+    assert answer == f"{answers('the dog')[0]}\n"
+    assert said(model, *OPTIONS, text=" /quit\n") == f"{answers(' /quit')[0]}\n"
+
+
 def test_the_model_is_told_first_what_system_says(model: Path):
     expected = answers("the fox", system="today")[0]
     page = said(model, *OPTIONS, "--system", "today", text="the fox\n/reset\nthe fox\n")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from model_examples import H, base, logits_of, randomised, some_tokens
 
+from glassformer.errors import RequestError
 from glassformer.model import OFF, Step, Trace, points
 from glassformer.model.watch import CATALOGUE
 
@@ -28,11 +29,24 @@ def traced(model, **given):
         (["blocks.1.pattern", "logits"], ["blocks.1.pattern", "logits"]),
         ("*.z", ["blocks.0.z", "blocks.1.z"]),
         ("blocks.?.resid_p*", [f"blocks.{i}.resid_{p}" for i in (0, 1) for p in ("pre", "post")]),
-        ("pattern", []),
     ],
 )
 def test_a_trace_keeps_the_names_that_match_and_no_others(model, keep, kept):
     assert list(traced(model, keep=keep)[1].kept) == kept
+
+
+@pytest.mark.parametrize("given", [
+    {"keep": "pattern"}, {"keep": ["logits", "blocks.2.z"]},
+    {"edits": {"blocks.0.patern": torch.clone}}, {"edits": {"*.z": torch.clone}},
+])  # fmt: skip
+def test_names_that_no_point_has_are_refused(model, given):
+    with pytest.raises(RequestError, match="no point of this model is called"):
+        traced(model, **given)
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest(model):
+    with pytest.raises(RequestError, match=r"for example 'blocks\.0\.pattern'"):
+        traced(model, keep=(), edits={"blocks.0.patern": torch.clone})
 
 
 def test_a_whole_block_is_kept_by_its_scope(model):

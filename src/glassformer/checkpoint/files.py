@@ -90,7 +90,10 @@ def load_model(
         model = _unfilled(spec, place.folder)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         rules = [same(name, name) for name in shapes] if family is None else family.rules(spec)
-        check(rules, shapes, source, family.unused if family else (), place.folder)
+        try:
+            check(rules, shapes, source, family.unused if family else (), place.folder)
+        except CheckpointError as error:
+            raise CheckpointError(error.what, where=error.where, do=_other(place, family, spec) or error.do) from None
         _fill(model, imported(rules, source, dtype), device)
     stops = _stops(place, tokenizer, inside)
     return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder, stops)
@@ -123,6 +126,14 @@ def _stops(place: Place, tokenizer: Tokenizer | None, inside: SingleFile | None)
         return stop_ids(tokenizer, configs, inside.facts if inside else None)
     except CheckpointError as error:
         raise CheckpointError(error.what, where=error.where or place.folder) from None
+
+
+def _other(place: Place, family: Family | None, spec: TransformerSpec) -> str | None:
+    """What a folder is by its own config, where that isn't what it was read as."""
+    named = (place.config or {}).get("architectures")
+    if family is None or not isinstance(named, list) or named[:1] in ([], [family.architecture_of(spec)]):
+        return None
+    return f"config.json says {str(named[0])[:80]}, and it was read as {family.architecture_of(spec)}"
 
 
 def _refuse_another(tokenizer: Tokenizer | None, spec: TransformerSpec, place: Place) -> None:

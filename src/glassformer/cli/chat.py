@@ -1,5 +1,6 @@
 """`glassformer chat`: a conversation with a model, in the terminal or over pipes."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from glassformer.tokenizer.chat import templates_of
 
 RESET, EXIT = "/reset", "/exit"
 HELP = f"{RESET} forgets the conversation, {EXIT} or Ctrl-D leaves, Ctrl-C stops an answer."
+COMMAND = re.compile(r"/\w+")
 ASKING = ChatOptions(add_generation_prompt=True)
 
 
@@ -147,6 +149,8 @@ def converse(talk: Talk, read: Callable[[], str], write: Callable[[str], None]) 
             return
         if text.strip() == RESET:
             talk.reset()
+        elif COMMAND.fullmatch(text.rstrip()):
+            write(f"(there is no {text.rstrip()}; {HELP} A space before it makes it a message.)\n")
         elif text.strip():
             _answer(talk, text, write)
 

@@ -151,6 +151,7 @@ class Transformer(Stack):
 
     def read(self, tokens: Int[Tensor, "B T"], step: Step) -> Float[Tensor, "B T D"]:
         """The pass up to the head: the final, normed stream."""
+        step.watch.expect(self.spec)
         return self.run(self.embedding(tokens, step.types), step)
 
     def encode(self, source: Int[Tensor, "B M"], step: Step) -> Memory:
@@ -161,6 +162,7 @@ class Transformer(Stack):
         """
         if self.encoder is None:
             raise SpecError("this model has no encoder: it continues a text, and reads no source")
+        step.watch.expect(self.spec)
         return Memory(self.encoder(source, self.embedding, step.within("encoder")), step.positions)
 
     def prepare(self, memory: Memory) -> None:

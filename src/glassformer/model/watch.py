@@ -4,12 +4,15 @@
 `Trace` keeps what it is asked for and may replace it on its way. A trace belongs to one request.
 """
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
+
+from glassformer.errors import RequestError
 
 if TYPE_CHECKING:
     from glassformer.model.stack import StackSpec
@@ -109,6 +112,10 @@ class Watcher(Protocol):
         """Shown `value`; returns what the pass shall go on with."""
         ...
 
+    def expect(self, spec: "TransformerSpec") -> None:
+        """Called before a pass through a model of this spec: refuses what it has no point for."""
+        ...
+
     def at(self, scope: str) -> "Watcher":
         """The watcher for a part of the model: its names are prefixed with `scope.`."""
         ...
@@ -125,6 +132,9 @@ class Off:
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return value
+
+    def expect(self, spec: "TransformerSpec") -> None:
+        pass
 
     def at(self, scope: str) -> "Off":
         return self
@@ -148,6 +158,18 @@ class Trace:
         self.keep = (keep,) if isinstance(keep, str) else tuple(keep)
         self.edits, self.scope = dict(edits or {}), ""
         self.kept: dict[str, Tensor] = {}
+
+    def expect(self, spec: "TransformerSpec") -> None:
+        """Refuse names that the model has no point for: what is never seen would look like what is never there.
+
+        Raises:
+            RequestError: a pattern of `keep` that matches no point, or an edit of none.
+        """
+        known = points(spec)
+        for wanted in (*self.keep, *self.edits):
+            if wanted not in known and not (wanted in self.keep and any(fnmatchcase(name, wanted) for name in known)):
+                near = difflib.get_close_matches(wanted, known, 1) or [f"*.{wanted}"]
+                raise RequestError(f"no point of this model is called {wanted!r}", do=f"for example {near[0]!r}")
 
     def at(self, scope: str) -> "Trace":
         inner = Trace(self.keep, self.edits)

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from glassformer.model.feedforward import Experts
+from glassformer.model.transformer import TransformerSpec
 from glassformer.model.watch import OFF, Watcher
 from glassformer.spec import Spec
 
@@ -40,6 +41,9 @@ class Routers:
 
     def __init__(self, scope: str = "", scores: dict[str, Tensor] | None = None):
         self.scope, self.scores = scope, {} if scores is None else scores
+
+    def expect(self, spec: TransformerSpec) -> None:
+        pass
 
     def at(self, scope: str) -> "Routers":
         return Routers(f"{self.scope}{scope}.", self.scores)

@@ -184,7 +184,7 @@ def refuse(config: Tree, plain: Mapping[str, Sequence[Any]]) -> None:
     for name, values in plain.items():
         if name in config and config[name] not in values:
             raise CheckpointError(
-                f"config.json: {name} = {str(config[name])[:80]} is not supported (only {', '.join(map(str, values))})"
+                f"{name} = {str(config[name])[:80]} is not supported (only {', '.join(map(str, values))})"
             )
 
 
@@ -201,9 +201,7 @@ def with_bias(norm: Any) -> Any:
 def activation(name: Any) -> Any:
     """Our name of an activation of theirs."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise CheckpointError(
-            f"config.json: activation {str(name)[:80]!r} is not known (known: {', '.join(ACTIVATIONS)})"
-        )
+        raise CheckpointError(f"activation {str(name)[:80]!r} is not known (known: {', '.join(ACTIVATIONS)})")
     return ACTIVATIONS[name]
 
 
@@ -213,6 +211,30 @@ def size(config: Tree, *names: str) -> int:
         if config.get(name) is not None:
             value = config[name]
             if type(value) is not int or not 1 <= value < 2**40:
-                raise CheckpointError(f"config.json: expected {name} to be a positive number, found {str(value)[:80]}")
+                raise CheckpointError(f"expected {name} to be a positive number, found {str(value)[:80]}")
             return value
-    raise CheckpointError(f"config.json: {names[0]} is missing")
+    raise CheckpointError(f"{names[0]} is missing")
+
+
+def flag(config: Tree, name: str, *, default: bool) -> bool:
+    """A field that is true or false; null is false, as their program takes it."""
+    value = config.get(name, default)
+    if value is not None and not isinstance(value, bool):
+        raise CheckpointError(f"expected {name} to be true or false, found {str(value)[:80]!r}")
+    return bool(value)
+
+
+def number(config: Tree, name: str, default: float | None = None) -> Any:
+    """A field that is a number, or null; whether it makes sense is for the spec to say."""
+    value = config.get(name, default)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise CheckpointError(f"expected {name} to be a number, found {str(value)[:80]!r}")
+    return value
+
+
+def listed(config: Tree, name: str) -> list[Any]:
+    """A field that is a list; empty where it is null or missing."""
+    value = config.get(name) or []
+    if not isinstance(value, list):
+        raise CheckpointError(f"expected {name} to be a list, found {str(value)[:80]!r}")
+    return value

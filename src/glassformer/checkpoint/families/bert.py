@@ -6,7 +6,7 @@ Source: Devlin et al. 2019; BertForMaskedLM, BertModel and its sisters.
 from typing import Any
 
 from glassformer.checkpoint.families import encoders, parts
-from glassformer.checkpoint.families.base import Family, Tree, refuse
+from glassformer.checkpoint.families.base import Family, Tree, number, refuse
 from glassformer.checkpoint.rename import Rule, same
 from glassformer.model.embedding import TransformSpec
 from glassformer.model.norm import LayerNormSpec
@@ -30,11 +30,14 @@ def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
     plain = {"position_embedding_type": ("absolute", None), "is_decoder": (False, None)}
     refuse(config, {**plain, "add_cross_attention": (False, None)})
-    norm = LayerNormSpec(eps=config.get("layer_norm_eps", 1e-12))
+    norm = LayerNormSpec(eps=number(config, "layer_norm_eps", 1e-12))
     masked = TransformSpec(activation=encoders.activation(config.get("hidden_act", "gelu")), norm=norm)
-    dropout = config.get("classifier_dropout")
-    labelled = {"dropout": config.get("hidden_dropout_prob", 0.1) if dropout is None else dropout, "transform": POOLER}
-    types = config.get("type_vocab_size", 2)
+    dropout = number(config, "classifier_dropout")
+    labelled = {
+        "dropout": number(config, "hidden_dropout_prob", 0.1) if dropout is None else dropout,
+        "transform": POOLER,
+    }
+    types = number(config, "type_vocab_size", 2)
     head = encoders.head(config, masked, POOLER, labelled)
     if head.kind == "span":  # which reads the tokens as they are
         head = head.replace(transform=None)

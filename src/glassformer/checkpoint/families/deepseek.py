@@ -7,7 +7,7 @@ Sources: DeepSeek-AI 2024a, b; DeepseekV2ForCausalLM, DeepseekV3ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Tree, activation, refuse, size
+from glassformer.checkpoint.families.base import Tree, activation, flag, number, refuse, size
 from glassformer.checkpoint.families.rope import facts, mscale, rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule, same
 from glassformer.model.attention import LatentAttentionSpec
@@ -34,7 +34,7 @@ def read_v3(config: Tree) -> TransformerSpec:
         config,
         True,
         scores="sigmoid",
-        normalise=config.get("norm_topk_prob", True),
+        normalise=flag(config, "norm_topk_prob", default=True),
         group_by="two best",
         balance=True,
     )
@@ -46,7 +46,7 @@ def _read(config: Tree, mixture: ExpertsSpec) -> TransformerSpec:
     attention = _attention(config)
 
     def block(index: int) -> BlockSpec:
-        dense = index < (config.get("first_k_dense_replace") or 0)
+        dense = index < (number(config, "first_k_dense_replace") or 0)
         return BlockSpec(attention=attention, feedforward=parts.gated(config) if dense else mixture, norm=norm)
 
     return parts.decoder(config, block, norm)
@@ -57,7 +57,7 @@ def _attention(config: Tree) -> LatentAttentionSpec:
     known = facts(config)
     scale = None
     if known.get("rope_type", known.get("type", "default")) != "default" and known.get("mscale_all_dim"):
-        scale = (plain + turned) ** -0.5 * mscale(known["factor"], known["mscale_all_dim"]) ** 2
+        scale = (plain + turned) ** -0.5 * mscale(number(known, "factor"), number(known, "mscale_all_dim")) ** 2
     return LatentAttentionSpec(
         heads=size(config, "num_attention_heads"),
         rank=size(config, "kv_lora_rank"),
@@ -65,23 +65,27 @@ def _attention(config: Tree) -> LatentAttentionSpec:
         head_width=plain,
         turned=turned,
         value_width=size(config, "v_head_dim"),
-        position=rotary(config, layout="interleaved" if config.get("rope_interleave", True) else "halves"),
+        position=rotary(config, layout="interleaved" if flag(config, "rope_interleave", default=True) else "halves"),
         scale=scale,
         norm=RMSNormSpec(eps=1e-6),
-        bias=config.get("attention_bias", False),
-        dropout=config.get("attention_dropout") or 0.0,
+        bias=flag(config, "attention_bias", default=False),
+        dropout=number(config, "attention_dropout") or 0.0,
     )
 
 
 def _experts(config: Tree, limited: bool, **fields: Any) -> ExpertsSpec:
-    hidden, shared = size(config, "moe_intermediate_size"), config.get("n_shared_experts")
-    groups = {"groups": config.get("n_group") or 1, "chosen_groups": config.get("topk_group") or 1} if limited else {}
+    hidden, shared = size(config, "moe_intermediate_size"), number(config, "n_shared_experts")
+    groups = (
+        {"groups": number(config, "n_group") or 1, "chosen_groups": number(config, "topk_group") or 1}
+        if limited
+        else {}
+    )
     return ExpertsSpec(
         experts=size(config, "n_routed_experts"),
         chosen=size(config, "num_experts_per_tok"),
         hidden=hidden,
         activation=activation(config.get("hidden_act", "silu")),
-        scale=config.get("routed_scaling_factor", 1.0),
+        scale=number(config, "routed_scaling_factor", 1.0),
         shared=hidden * shared if shared else None,
         **groups,
         **fields,

@@ -6,7 +6,7 @@ Source: Sanh et al. 2019; DistilBertForMaskedLM, DistilBertModel and its sisters
 from typing import Any
 
 from glassformer.checkpoint.families import encoders, parts
-from glassformer.checkpoint.families.base import Family, Tree, activation
+from glassformer.checkpoint.families.base import Family, Tree, activation, number, size
 from glassformer.checkpoint.rename import Rule, same
 from glassformer.model.embedding import TransformSpec
 from glassformer.model.norm import LayerNormSpec
@@ -36,12 +36,16 @@ FIELDS = {
 
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
+    for name in ("dim", "hidden_dim", "n_layers", "n_heads"):
+        size(config, name)  # complains of the name that stands there, not of BERT's
+    for name in ("dropout", "attention_dropout"):
+        number(config, name)
     named = {**config, **{bert: config[ours] for bert, ours in FIELDS.items() if ours in config}}
     norm, act = LayerNormSpec(eps=1e-12), activation(config.get("activation", "gelu"))
-    labelled = {"transform": TransformSpec(activation="relu"), "dropout": config.get("seq_classif_dropout", 0.2)}
+    labelled = {"transform": TransformSpec(activation="relu"), "dropout": number(config, "seq_classif_dropout", 0.2)}
     head = encoders.head(config, TransformSpec(activation=act, norm=norm), None, labelled)
     if head.kind == "span":
-        head = head.replace(transform=None, dropout=config.get("qa_dropout", 0.1))
+        head = head.replace(transform=None, dropout=number(config, "qa_dropout", 0.1))
     return encoders.post_norm({**named, "layer_norm_eps": 1e-12}, 0, 0, head)
 
 

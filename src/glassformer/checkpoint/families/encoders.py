@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, activation, size, with_bias, with_biases
+from glassformer.checkpoint.families.base import (
+    THEIR_ACTIVATION,
+    Tree,
+    activation,
+    flag,
+    number,
+    size,
+    with_bias,
+    with_biases,
+)
 from glassformer.checkpoint.rename import Rule, filled, same
 from glassformer.errors import CheckpointError
 from glassformer.model.attention import GroupedAttentionSpec
@@ -64,7 +73,7 @@ def task(config: Tree) -> str:
     for ending, kind in TASKS.items():
         if isinstance(named, list) and isinstance(named[0], str) and named[0].endswith(ending):
             return kind
-    raise CheckpointError(f"config.json: architecture {str(named)[:80]} is not known (known: …{', …'.join(TASKS)})")
+    raise CheckpointError(f"architecture {str(named)[:80]} is not known (known: …{', …'.join(TASKS)})")
 
 
 def head(config: Tree, masked: TransformSpec, pooler: TransformSpec | None, classifier: Tree | None = None) -> HeadSpec:
@@ -74,7 +83,7 @@ def head(config: Tree, masked: TransformSpec, pooler: TransformSpec | None, clas
     """
     kind, fields = task(config), dict(classifier or {})
     if kind == "masked":
-        tied = config.get("tie_word_embeddings", True)
+        tied = flag(config, "tie_word_embeddings", default=True)
         return TiedHeadSpec(bias=True, transform=masked) if tied else UntiedHeadSpec(bias=True, transform=masked)
     if kind == "pooled":
         return PooledHeadSpec(**sentences) if (sentences := config.get(SENTENCES)) else _pooled(pooler)
@@ -95,9 +104,9 @@ def labels(config: Tree) -> tuple[str, ...]:
     named = config.get("id2label")
     if isinstance(named, dict) and named:
         return tuple(str(named[key]) for key in sorted(named, key=int))
-    count = config.get("num_labels", 2)
+    count = number(config, "num_labels", 2)
     if type(count) is not int or not 1 <= count < 2**20:
-        raise CheckpointError(f"config.json: expected num_labels to be a positive number, found {str(count)[:80]}")
+        raise CheckpointError(f"expected num_labels to be a positive number, found {str(count)[:80]}")
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
@@ -121,12 +130,12 @@ def sentence_fields(spec: TransformerSpec, pooler: TransformSpec | None = None) 
 
 def post_norm(config: Tree, unused: int, types: int, head: HeadSpec) -> TransformerSpec:
     """An encoder as BERT is: learned positions (`unused` rows come first), LayerNorm last, biases everywhere."""
-    norm = LayerNormSpec(eps=config.get("layer_norm_eps", 1e-12))
-    heads, dropout = size(config, "num_attention_heads"), config.get("hidden_dropout_prob", 0.1)
+    norm = LayerNormSpec(eps=number(config, "layer_norm_eps", 1e-12))
+    heads, dropout = size(config, "num_attention_heads"), number(config, "hidden_dropout_prob", 0.1)
     block = BlockSpec(
         attention=GroupedAttentionSpec(
             heads=heads, kv_heads=heads, bias=True, out_bias=True, mask=BidirectionalSpec(),
-            dropout=config.get("attention_probs_dropout_prob", 0.1),
+            dropout=number(config, "attention_probs_dropout_prob", 0.1),
         ),
         feedforward=MLPSpec(
             hidden=size(config, "intermediate_size"), bias=True, activation=activation(config.get("hidden_act", "gelu"))

@@ -6,7 +6,7 @@ Source: Gemma Team 2024; Gemma2ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, refuse, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Tree, flag, number, refuse, size
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, SandwichNormSpec
 from glassformer.model.embedding import TiedHeadSpec, TokenEmbeddingSpec, UntiedHeadSpec
@@ -29,17 +29,17 @@ def read(config: Tree) -> TransformerSpec:
         attention = attention_of(
             config,
             mask=parts.window(config, on=kinds[index] == "sliding_attention"),
-            softcap=config.get("attn_logit_softcapping", 50.0),
+            softcap=number(config, "attn_logit_softcapping", 50.0),
         )
         return block_of(config, attention, norm)
 
-    return decoder(config, block, norm, softcap=config.get("final_logit_softcapping", 30.0))
+    return decoder(config, block, norm, softcap=number(config, "final_logit_softcapping", 30.0))
 
 
 def attention_of(config: Tree, **fields: Any) -> Any:
     """Gemma's attention: scores are scaled by a number of its own."""
     refuse(config, {"use_bidirectional_attention": (False, None)})
-    biased = config.get("attention_bias", False)
+    biased = flag(config, "attention_bias", default=False)
     scale = size({"query_pre_attn_scalar": 256, **config}, "query_pre_attn_scalar") ** -0.5
     return parts.attention(config, scale=scale, bias=biased, out_bias=biased, **fields)
 
@@ -57,7 +57,7 @@ def block_of(config: Tree, attention: Any, norm: Any) -> BlockSpec:
 
 def decoder(config: Tree, block: Any, norm: Any, softcap: float | None) -> TransformerSpec:
     """Gemma's whole: token vectors are scaled by √width, and are the head too."""
-    tied = config.get("tie_word_embeddings", True)
+    tied = flag(config, "tie_word_embeddings", default=True)
     return parts.decoder(
         config,
         block,

@@ -6,7 +6,7 @@ Layers with a window turn by another base than the full ones. Source: Gemma Team
 from typing import Any
 
 from glassformer.checkpoint.families import gemma2, parts
-from glassformer.checkpoint.families.base import Tree
+from glassformer.checkpoint.families.base import Tree, number
 from glassformer.checkpoint.families.rope import facts, rope_parameters, rotary_of
 from glassformer.model.block import BlockSpec
 from glassformer.model.position import RotarySpec
@@ -15,7 +15,7 @@ from glassformer.model.transformer import TransformerSpec
 
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
-    every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
+    every = number(config, "sliding_window_pattern") or number(config, "_sliding_window_pattern") or 6
     kinds = parts.layer_kinds(config, lambda i: "sliding_attention" if (i + 1) % every else "full_attention")
     norm = parts.rms(config, unit_offset=True)
 
@@ -26,11 +26,11 @@ def read(config: Tree) -> TransformerSpec:
             mask=parts.window(config, on=windowed),
             position=rotation(config, windowed),
             qk_norm=norm,
-            softcap=config.get("attn_logit_softcapping"),
+            softcap=number(config, "attn_logit_softcapping"),
         )
         return gemma2.block_of(config, attention, norm)
 
-    return gemma2.decoder(config, block, norm, softcap=config.get("final_logit_softcapping"))
+    return gemma2.decoder(config, block, norm, softcap=number(config, "final_logit_softcapping"))
 
 
 def rotation(config: Tree, windowed: bool) -> RotarySpec:
@@ -40,7 +40,7 @@ def rotation(config: Tree, windowed: bool) -> RotarySpec:
     if isinstance(table, dict):
         return rotary_of(table, config, theta=1e4 if windowed else 1e6)
     if windowed:
-        return RotarySpec(theta=config.get("rope_local_base_freq") or 1e4)
+        return RotarySpec(theta=number(config, "rope_local_base_freq") or 1e4)
     return rotary_of(known, config, theta=1e6)
 
 

@@ -6,7 +6,7 @@ Source: GLM Team 2024; Glm4ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Tree
+from glassformer.checkpoint.families.base import Tree, flag
 from glassformer.checkpoint.families.rope import rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, SandwichNormSpec
@@ -27,7 +27,7 @@ def read(config: Tree) -> TransformerSpec:
         attention=parts.attention(
             config,
             position=rotary(config, layout="interleaved", fraction=0.5),
-            bias=config.get("attention_bias", True),
+            bias=flag(config, "attention_bias", default=True),
         ),
         feedforward=parts.gated(config),
         norm=norm,

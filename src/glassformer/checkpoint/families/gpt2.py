@@ -10,6 +10,8 @@ from glassformer.checkpoint.families.base import (
     Family,
     Tree,
     activation,
+    flag,
+    number,
     refuse,
     size,
     with_bias,
@@ -29,15 +31,15 @@ def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
     refuse(config, {"scale_attn_by_inverse_layer_idx": (False, None), "add_cross_attention": (False, None)})
     width, heads, length = size(config, "n_embd"), size(config, "n_head"), size(config, "n_positions")
-    norm = LayerNormSpec(eps=config.get("layer_norm_epsilon", 1e-5))
+    norm = LayerNormSpec(eps=number(config, "layer_norm_epsilon", 1e-5))
     block = BlockSpec(
         attention=GroupedAttentionSpec(
             heads=heads,
             kv_heads=heads,
-            scale=None if config.get("scale_attn_weights", True) else 1.0,
+            scale=None if flag(config, "scale_attn_weights", default=True) else 1.0,
             bias=True,
             out_bias=True,
-            dropout=config.get("attn_pdrop", 0.1),
+            dropout=number(config, "attn_pdrop", 0.1),
         ),
         feedforward=MLPSpec(
             hidden=4 * width if config.get("n_inner") is None else size(config, "n_inner"),
@@ -45,18 +47,18 @@ def read(config: Tree) -> TransformerSpec:
             bias=True,
         ),
         norm=norm,
-        wiring=PreNormSpec(dropout=config.get("resid_pdrop", 0.1)),
+        wiring=PreNormSpec(dropout=number(config, "resid_pdrop", 0.1)),
     )
     return TransformerSpec(
         vocabulary=size(config, "vocab_size"),
         width=width,
         context=size(config, "n_ctx", "n_positions"),
         layers=size(config, "n_layer"),
-        embedding=TokenEmbeddingSpec(dropout=config.get("embd_pdrop", 0.1)),
+        embedding=TokenEmbeddingSpec(dropout=number(config, "embd_pdrop", 0.1)),
         position=LearnedSpec(length=length),
         blocks=(block,),
         norm=norm,
-        head=TiedHeadSpec() if config.get("tie_word_embeddings", True) else UntiedHeadSpec(),
+        head=TiedHeadSpec() if flag(config, "tie_word_embeddings", default=True) else UntiedHeadSpec(),
     )
 
 

@@ -6,7 +6,17 @@ q, k and v lie in one matrix, head by head. Source: Black et al. 2022; GPTNeoXFo
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, refuse, size, with_biases
+from glassformer.checkpoint.families.base import (
+    THEIR_ACTIVATION,
+    Family,
+    Tree,
+    activation,
+    flag,
+    number,
+    refuse,
+    size,
+    with_biases,
+)
 from glassformer.checkpoint.families.rope import facts, rope_parameters, rotary_of
 from glassformer.checkpoint.rename import Rule, by_head, filled, same
 from glassformer.model.attention import GroupedAttentionSpec
@@ -21,10 +31,10 @@ from glassformer.model.transformer import TransformerSpec
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
     refuse(config, {"is_decoder": (False, True, None)})
-    norm = LayerNormSpec(eps=config.get("layer_norm_eps", 1e-5))
-    heads, biased = size(config, "num_attention_heads"), config.get("attention_bias", True)
-    kind = ParallelSpec if config.get("use_parallel_residual", True) else PreNormSpec
-    dropout = config.get("hidden_dropout") or 0.0
+    norm = LayerNormSpec(eps=number(config, "layer_norm_eps", 1e-5))
+    heads, biased = size(config, "num_attention_heads"), flag(config, "attention_bias", default=True)
+    kind = ParallelSpec if flag(config, "use_parallel_residual", default=True) else PreNormSpec
+    dropout = number(config, "hidden_dropout") or 0.0
     block = BlockSpec(
         attention=GroupedAttentionSpec(
             heads=heads,
@@ -32,7 +42,7 @@ def read(config: Tree) -> TransformerSpec:
             position=_rotation(config),
             bias=biased,
             out_bias=biased,
-            dropout=config.get("attention_dropout") or 0.0,
+            dropout=number(config, "attention_dropout") or 0.0,
         ),
         feedforward=MLPSpec(
             hidden=size(config, "intermediate_size"),
@@ -48,8 +58,8 @@ def read(config: Tree) -> TransformerSpec:
 
 def _rotation(config: Tree) -> RotarySpec:
     known = facts(config)
-    known.setdefault("rope_theta", config.get("rotary_emb_base"))
-    known.setdefault("partial_rotary_factor", config.get("rotary_pct"))
+    known.setdefault("rope_theta", number(config, "rotary_emb_base"))
+    known.setdefault("partial_rotary_factor", number(config, "rotary_pct"))
     return rotary_of(known, config, fraction=0.25)
 
 

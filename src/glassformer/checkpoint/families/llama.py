@@ -6,7 +6,7 @@ Source: Touvron et al. 2023; LlamaForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Tree, refuse, with_biases
+from glassformer.checkpoint.families.base import Tree, flag, refuse, with_biases
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
 from glassformer.model.transformer import TransformerSpec
@@ -15,10 +15,10 @@ from glassformer.model.transformer import TransformerSpec
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
     refuse(config, {"pretraining_tp": (1, None)})
-    norm, biased = parts.rms(config), config.get("attention_bias", False)
+    norm, biased = parts.rms(config), flag(config, "attention_bias", default=False)
     block = BlockSpec(
         attention=parts.attention(config, bias=biased, out_bias=biased),
-        feedforward=parts.gated(config, bias=config.get("mlp_bias", False)),
+        feedforward=parts.gated(config, bias=flag(config, "mlp_bias", default=False)),
         norm=norm,
     )
     return parts.decoder(config, lambda index: block, norm)

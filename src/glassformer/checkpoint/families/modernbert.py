@@ -7,7 +7,7 @@ Source: Warner et al. 2024; ModernBertForMaskedLM, ModernBertModel and its siste
 from typing import Any
 
 from glassformer.checkpoint.families import encoders, parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, flag, number, size
 from glassformer.checkpoint.rename import Rule, same, split
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.block import BlockSpec, PreNormSpec
@@ -23,24 +23,24 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
-    norm = LayerNormSpec(eps=config.get("norm_eps", 1e-5), bias=config.get("norm_bias", False))
+    norm = LayerNormSpec(eps=number(config, "norm_eps", 1e-5), bias=flag(config, "norm_bias", default=False))
     blocks = [_block(config, index, kind, norm) for index, kind in enumerate(_kinds(config))]
     act = activation(config.get("classifier_activation", "gelu"))
-    before = TransformSpec(activation=act, bias=config.get("classifier_bias", False), norm=norm)
+    before = TransformSpec(activation=act, bias=flag(config, "classifier_bias", default=False), norm=norm)
     pooling = "first" if config.get("classifier_pooling", "cls") == "cls" else "mean"
-    dropout = config.get("classifier_dropout") or 0.0
+    dropout = number(config, "classifier_dropout") or 0.0
     labelled = {"transform": before, "dropout": dropout, "pooling": pooling}
     head = encoders.head(config, before, None, labelled)
     if head.kind == "tokens":
         head = head.replace(transform=before)
     if head.kind in ("tied", "untied"):
-        head = head.replace(bias=config.get("decoder_bias", True))
+        head = head.replace(bias=flag(config, "decoder_bias", default=True))
     return TransformerSpec(
         vocabulary=size(config, "vocab_size"),
         width=size(config, "hidden_size"),
         context=size(config, "max_position_embeddings"),
         layers=len(blocks),
-        embedding=TokenEmbeddingSpec(norm=norm, dropout=config.get("embedding_dropout") or 0.0),
+        embedding=TokenEmbeddingSpec(norm=norm, dropout=number(config, "embedding_dropout") or 0.0),
         blocks=parts.pattern(blocks),
         norm=norm,
         head=head,
@@ -48,27 +48,27 @@ def read(config: Tree) -> TransformerSpec:
 
 
 def _kinds(config: Tree) -> list[str]:
-    every = config.get("global_attn_every_n_layers", 3)
+    every = size({"global_attn_every_n_layers": 3, **config}, "global_attn_every_n_layers")
     return parts.layer_kinds(config, lambda index: SLIDING if index % every else FULL)
 
 
 def _block(config: Tree, index: int, kind: str, norm: LayerNormSpec) -> BlockSpec:
     tables = config.get("rope_parameters") or {}
-    old = config.get("global_rope_theta", 160_000.0) if kind == FULL else config.get("local_rope_theta", 10_000.0)
-    theta = tables.get(kind, {}).get("rope_theta", old)
-    biased, heads = config.get("attention_bias", False), size(config, "num_attention_heads")
-    window = config.get("local_attention", 128) // 2 if kind == SLIDING else None
+    name, usual = ("global_rope_theta", 160_000.0) if kind == FULL else ("local_rope_theta", 10_000.0)
+    theta = number(tables.get(kind, {}), "rope_theta", number(config, name, usual))
+    biased, heads = flag(config, "attention_bias", default=False), size(config, "num_attention_heads")
+    window = number(config, "local_attention", 128) // 2 if kind == SLIDING else None
     return BlockSpec(
         attention=GroupedAttentionSpec(
             heads=heads, kv_heads=heads, bias=biased, out_bias=biased, position=RotarySpec(theta=theta),
-            mask=BidirectionalSpec(window=window), dropout=config.get("attention_dropout") or 0.0,
+            mask=BidirectionalSpec(window=window), dropout=number(config, "attention_dropout") or 0.0,
         ),
         feedforward=GatedSpec(
-            hidden=size(config, "intermediate_size"), bias=config.get("mlp_bias", False),
+            hidden=size(config, "intermediate_size"), bias=flag(config, "mlp_bias", default=False),
             activation=activation(config.get("hidden_activation", "gelu")),
         ),
         norm=norm,
-        wiring=PreNormSpec(attention_norm=index > 0, dropout=config.get("mlp_dropout") or 0.0),
+        wiring=PreNormSpec(attention_norm=index > 0, dropout=number(config, "mlp_dropout") or 0.0),
     )  # fmt: skip
 
 

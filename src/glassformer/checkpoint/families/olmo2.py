@@ -6,7 +6,7 @@ Source: OLMo Team 2025; Olmo2ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts
-from glassformer.checkpoint.families.base import Tree
+from glassformer.checkpoint.families.base import Tree, flag
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, OutputNormSpec
 from glassformer.model.transformer import TransformerSpec
@@ -16,7 +16,7 @@ NORMS = {"norm1": "post_attention_layernorm", "norm2": "post_feedforward_layerno
 
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
-    norm, biased = parts.rms(config, eps=1e-5), config.get("attention_bias", False)
+    norm, biased = parts.rms(config, eps=1e-5), flag(config, "attention_bias", default=False)
     block = BlockSpec(
         attention=parts.attention(config, qk_norm=norm, qk_norm_over="all", bias=biased, out_bias=biased),
         feedforward=parts.gated(config),

@@ -6,7 +6,7 @@ Llama's names became the language of open models; most families are these parts 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, flag, number, size
 from glassformer.checkpoint.families.rope import rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule, filled, same, split, stacked
 from glassformer.model.attention import GroupedAttentionSpec
@@ -24,7 +24,7 @@ PRE = {"norm1": "input_layernorm", "norm2": "post_attention_layernorm"}
 def decoder(config: Tree, block: Callable[[int], BlockSpec], norm: NormSpec, **fields: Any) -> TransformerSpec:
     """A decoder of their sizes whose layers are as `block(index)` says."""
     layers = size(config, "num_hidden_layers")
-    tied = config.get("tie_word_embeddings", False)
+    tied = flag(config, "tie_word_embeddings", default=False)
     given: dict[str, Any] = {
         "vocabulary": size(config, "vocab_size"),
         "width": size(config, "hidden_size"),
@@ -47,7 +47,7 @@ def pattern(blocks: Sequence[BlockSpec]) -> tuple[BlockSpec, ...]:
 
 def rms(config: Tree, eps: float = 1e-6, **fields: Any) -> RMSNormSpec:
     """Their RMSNorm."""
-    return RMSNormSpec(eps=config.get("rms_norm_eps", eps), **fields)
+    return RMSNormSpec(eps=number(config, "rms_norm_eps", eps), **fields)
 
 
 def attention(config: Tree, **fields: Any) -> GroupedAttentionSpec:
@@ -56,7 +56,7 @@ def attention(config: Tree, **fields: Any) -> GroupedAttentionSpec:
         "heads": size(config, "num_attention_heads"),
         "kv_heads": size(config, "num_key_value_heads", "num_attention_heads"),
         "head_width": None if config.get("head_dim") is None else size(config, "head_dim"),
-        "dropout": config.get("attention_dropout") or 0.0,
+        "dropout": number(config, "attention_dropout") or 0.0,
     }
     if "position" not in fields:
         given["position"] = rotary(config)
@@ -75,7 +75,7 @@ def biased(kind: Any) -> bool:
 
 def window(config: Tree, on: bool = True) -> MaskSpec:
     """Their sliding window, where there is one and it is on."""
-    return WindowSpec(size=size(config, "sliding_window")) if on and config.get("sliding_window") else CausalSpec()
+    return WindowSpec(size=size(config, "sliding_window")) if on and number(config, "sliding_window") else CausalSpec()
 
 
 def layer_kinds(config: Tree, default: Callable[[int], str]) -> list[str]:

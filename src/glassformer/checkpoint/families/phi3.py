@@ -6,7 +6,7 @@ Source: Abdin et al. 2024; Phi3ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Tree
+from glassformer.checkpoint.families.base import Tree, number
 from glassformer.checkpoint.families.rope import rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec, PreNormSpec
@@ -21,9 +21,9 @@ def read(config: Tree) -> TransformerSpec:
         attention=parts.attention(config, mask=parts.window(config), position=rotary(config, fraction=1.0)),
         feedforward=parts.gated(config),
         norm=norm,
-        wiring=PreNormSpec(dropout=config.get("resid_pdrop", 0.0)),
+        wiring=PreNormSpec(dropout=number(config, "resid_pdrop", 0.0)),
     )
-    embedding = TokenEmbeddingSpec(dropout=config.get("embd_pdrop", 0.0))
+    embedding = TokenEmbeddingSpec(dropout=number(config, "embd_pdrop", 0.0))
     return parts.decoder(config, lambda index: block, norm, embedding=embedding)
 
 

@@ -6,7 +6,7 @@ Source: Yang et al. 2024; Qwen2ForCausalLM.
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import Tree, with_biases
+from glassformer.checkpoint.families.base import Tree, flag, number, with_biases
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
 from glassformer.model.transformer import TransformerSpec
@@ -27,10 +27,10 @@ def read(config: Tree) -> TransformerSpec:
 
 def layer_kinds(config: Tree) -> list[str]:
     """Which layers have the window: those from `max_window_layers` on, where it is on at all."""
-    on = config.get("use_sliding_window", False) and config.get("sliding_window")
+    on = flag(config, "use_sliding_window", default=False) and number(config, "sliding_window")
 
     def default(index: int) -> str:
-        return "sliding_attention" if on and index >= config.get("max_window_layers", 28) else "full_attention"
+        return "sliding_attention" if on and index >= number(config, "max_window_layers", 28) else "full_attention"
 
     return parts.layer_kinds(config, default) if on else ["full_attention"] * parts.size(config, "num_hidden_layers")
 

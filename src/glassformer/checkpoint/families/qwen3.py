@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts
-from glassformer.checkpoint.families.base import Tree
+from glassformer.checkpoint.families.base import Tree, flag
 from glassformer.checkpoint.families.qwen2 import layer_kinds
 from glassformer.checkpoint.families.qwen2 import write as write_qwen2
 from glassformer.model.block import BlockSpec
@@ -13,7 +13,7 @@ from glassformer.model.transformer import TransformerSpec
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
     norm, kinds = parts.rms(config), layer_kinds(config)
-    biased = config.get("attention_bias", False)
+    biased = flag(config, "attention_bias", default=False)
 
     def block(index: int) -> BlockSpec:
         mask = parts.window(config, on=kinds[index] == "sliding_attention")

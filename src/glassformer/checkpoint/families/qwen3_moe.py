@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts, qwen3
-from glassformer.checkpoint.families.base import Tree, activation, size
+from glassformer.checkpoint.families.base import Tree, activation, flag, listed, size
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.block import BlockSpec
 from glassformer.model.feedforward import ExpertsSpec
@@ -13,8 +13,8 @@ from glassformer.model.transformer import TransformerSpec
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
     norm = parts.rms(config)
-    biased = config.get("attention_bias", False)
-    mask = parts.window(config, on=config.get("use_sliding_window", False))
+    biased = flag(config, "attention_bias", default=False)
+    mask = parts.window(config, on=flag(config, "use_sliding_window", default=False))
     attention = parts.attention(config, mask=mask, qk_norm=norm, bias=biased, out_bias=biased)
     mixture = experts(config)
 
@@ -27,9 +27,8 @@ def read(config: Tree) -> TransformerSpec:
 
 def has_experts(config: Tree, index: int) -> bool:
     """Whether a layer is a mixture: every `decoder_sparse_step`-th, but those that are listed as plain."""
-    return (
-        index not in (config.get("mlp_only_layers") or ()) and (index + 1) % config.get("decoder_sparse_step", 1) == 0
-    )
+    every = size({"decoder_sparse_step": 1, **config}, "decoder_sparse_step")
+    return index not in listed(config, "mlp_only_layers") and (index + 1) % every == 0
 
 
 def experts(config: Tree, **fields: Any) -> ExpertsSpec:
@@ -39,7 +38,7 @@ def experts(config: Tree, **fields: Any) -> ExpertsSpec:
         chosen=size(config, "num_experts_per_tok"),
         hidden=size(config, "moe_intermediate_size"),
         activation=activation(config.get("hidden_act", "silu")),
-        normalise=config.get("norm_topk_prob", False),
+        normalise=flag(config, "norm_topk_prob", default=False),
         **fields,
     )
 

@@ -6,7 +6,7 @@ Source: Liu et al. 2019; RobertaForMaskedLM, RobertaModel and its sisters.
 from typing import Any
 
 from glassformer.checkpoint.families import bert, encoders
-from glassformer.checkpoint.families.base import Family, Tree, refuse
+from glassformer.checkpoint.families.base import Family, Tree, number, refuse
 from glassformer.checkpoint.rename import Rule
 from glassformer.model.embedding import TransformSpec
 from glassformer.model.norm import LayerNormSpec
@@ -17,16 +17,16 @@ def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
     plain = {"position_embedding_type": ("absolute", None), "is_decoder": (False, None)}
     refuse(config, {**plain, "add_cross_attention": (False, None)})
-    padding, dropout = config.get("pad_token_id", 1), config.get("classifier_dropout")
-    norm = LayerNormSpec(eps=config.get("layer_norm_eps", 1e-12))
+    padding, dropout = number(config, "pad_token_id", 1), number(config, "classifier_dropout")
+    norm = LayerNormSpec(eps=number(config, "layer_norm_eps", 1e-12))
     labelled = {
-        "dropout": config.get("hidden_dropout_prob", 0.1) if dropout is None else dropout,
+        "dropout": number(config, "hidden_dropout_prob", 0.1) if dropout is None else dropout,
         "transform": bert.POOLER,
     }
     head = encoders.head(config, TransformSpec(norm=norm), bert.POOLER, labelled)
     if head.kind == "span":
         head = head.replace(transform=None)
-    return encoders.post_norm(config, padding + 1, config.get("type_vocab_size", 2), head)
+    return encoders.post_norm(config, padding + 1, number(config, "type_vocab_size", 2), head)
 
 
 def write(spec: TransformerSpec) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from glassformer.checkpoint.families.base import Tree, refuse
+from glassformer.checkpoint.families.base import Tree, flag, number, refuse
 from glassformer.errors import CheckpointError
 from glassformer.model.position import RotarySpec
 from glassformer.model.rotary_scaling import (
@@ -29,12 +29,12 @@ def rotary(
 def facts(config: Tree) -> dict[str, Any]:
     """All that a config says of its rotation, old fields and new ones in one table."""
     known: dict[str, Any] = {
-        name: config[name] for name in ("rope_theta", "partial_rotary_factor") if config.get(name) is not None
+        name: value for name in ("rope_theta", "partial_rotary_factor") if (value := number(config, name)) is not None
     }
     for name in ("rope_scaling", "rope_parameters"):
         extra = config.get(name) or {}
         if not isinstance(extra, dict):
-            raise CheckpointError(f"config.json: expected {name} to be an object, found {str(extra)[:80]}")
+            raise CheckpointError(f"expected {name} to be an object, found {str(extra)[:80]}")
         known.update(extra)
     return known
 
@@ -46,8 +46,8 @@ def rotary_of(
     if fraction is None:
         refuse(known, {"partial_rotary_factor": (1.0, None)})
     return RotarySpec(
-        theta=known.get("rope_theta") or theta,
-        fraction=known.get("partial_rotary_factor") or fraction or 1.0,
+        theta=number(known, "rope_theta") or theta,
+        fraction=number(known, "partial_rotary_factor") or fraction or 1.0,
         layout=layout,
         scaling=_scaling(known, config),
     )
@@ -57,43 +57,54 @@ def _scaling(known: Tree, config: Tree) -> ScalingSpec | None:
     kind = known.get("rope_type", known.get("type", "default"))
     if kind == "default":
         return None
-    original: Any = known.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    original: Any = number(known, "original_max_position_embeddings") or number(
+        config, "original_max_position_embeddings"
+    )
     if kind == "linear":
-        return LinearScalingSpec(factor=known["factor"])
+        return LinearScalingSpec(factor=_given(known, "factor"))
     if kind == "llama3":
         return Llama3ScalingSpec(
-            factor=known["factor"], original=original, low=known["low_freq_factor"], high=known["high_freq_factor"]
+            factor=_given(known, "factor"),
+            original=original,
+            low=_given(known, "low_freq_factor"),
+            high=_given(known, "high_freq_factor"),
         )
-    longest: Any = config.get("max_position_embeddings")
+    longest: Any = number(config, "max_position_embeddings")
     if kind == "yarn":
         original = original or longest
-        factor = known.get("factor") or longest / original
+        factor = number(known, "factor") or longest / original
         return YarnScalingSpec(
             factor=factor,
             original=original,
-            fast=known.get("beta_fast") or 32,
-            slow=known.get("beta_slow") or 1,
+            fast=number(known, "beta_fast") or 32,
+            slow=number(known, "beta_slow") or 1,
             stretched=_yarn_stretch(known, factor),
-            whole=known.get("truncate", True),
+            whole=flag(known, "truncate", default=True),
         )
     if kind in ("longrope", "su"):
-        factor = longest / original if config.get("original_max_position_embeddings") else known["factor"]
-        stretched = known.get("attention_factor")
+        factor = longest / original if config.get("original_max_position_embeddings") else _given(known, "factor")
+        stretched = number(known, "attention_factor")
         if stretched is None:
             stretched = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         return LongRopeScalingSpec(
             short=known["short_factor"], long=known["long_factor"], original=original, stretched=stretched
         )
     raise CheckpointError(
-        f"config.json: rope_type = {str(kind)[:80]} is not supported (only default, linear, llama3, yarn, longrope)"
+        f"rope_type = {str(kind)[:80]} is not supported (only default, linear, llama3, yarn, longrope)"
     )
+
+
+def _given(known: Tree, name: str) -> float:
+    if (value := number(known, name)) is None:
+        raise CheckpointError(f"{name} is missing")
+    return value
 
 
 def _yarn_stretch(known: Tree, factor: float) -> float | None:
     """None stands for the paper's own 0.1 ln(factor) + 1."""
-    if known.get("attention_factor") is not None:
-        return known["attention_factor"]
-    one, other = known.get("mscale"), known.get("mscale_all_dim")
+    if (given := number(known, "attention_factor")) is not None:
+        return given
+    one, other = number(known, "mscale"), number(known, "mscale_all_dim")
     return mscale(factor, one) / mscale(factor, other) if one and other else None
 
 

@@ -7,6 +7,8 @@ from glassformer.checkpoint.families.base import (
     THEIR_ACTIVATION,
     Tree,
     activation,
+    flag,
+    number,
     refuse,
     size,
     with_bias,
@@ -34,16 +36,16 @@ def read(config: Tree, position: PositionSpec, embedding_norm: NormSpec | None) 
     width = size(config, "d_model")
     encoder, decoder = (_block(config, side) for side in SIDES)
     context = size(config, "max_position_embeddings")
-    tied = config.get("tie_word_embeddings", True)
+    tied = flag(config, "tie_word_embeddings", default=True)
     return TransformerSpec(
         vocabulary=size(config, "vocab_size"),
         width=width,
         context=context,
         layers=size(config, "decoder_layers"),
         embedding=TokenEmbeddingSpec(
-            scale=width**0.5 if config.get("scale_embedding", False) else 1.0,
+            scale=width**0.5 if flag(config, "scale_embedding", default=False) else 1.0,
             norm=embedding_norm,
-            dropout=config.get("dropout", 0.1),
+            dropout=number(config, "dropout", 0.1),
         ),
         position=position,
         blocks=(decoder,),
@@ -58,13 +60,13 @@ def read(config: Tree, position: PositionSpec, embedding_norm: NormSpec | None) 
 
 def _start(config: Tree) -> tuple[int, ...]:
     """The tokens that the decoder begins with: the one that starts it, and one that is forced to follow."""
-    named = [config.get("decoder_start_token_id"), config.get("forced_bos_token_id")]
-    return tuple(token for token in named if token is not None) or (config.get("eos_token_id") or 0,)
+    named = [number(config, "decoder_start_token_id"), number(config, "forced_bos_token_id")]
+    return tuple(token for token in named if token is not None) or ((number(config, "eos_token_id") or 0),)
 
 
 def _block(config: Tree, side: str) -> BlockSpec:
-    heads, dropout = size(config, f"{side}_attention_heads"), config.get("dropout", 0.1)
-    weighed = config.get("attention_dropout") or 0.0
+    heads, dropout = size(config, f"{side}_attention_heads"), number(config, "dropout", 0.1)
+    weighed = number(config, "attention_dropout") or 0.0
     common: dict[str, Any] = {"heads": heads, "kv_heads": heads, "bias": True, "out_bias": True, "dropout": weighed}
     mask = BidirectionalSpec() if side == "encoder" else CausalSpec()
     return BlockSpec(
@@ -73,7 +75,7 @@ def _block(config: Tree, side: str) -> BlockSpec:
             hidden=size(config, f"{side}_ffn_dim"),
             activation=activation(config.get("activation_function", "gelu")),
             bias=True,
-            dropout=config.get("activation_dropout") or 0.0,
+            dropout=number(config, "activation_dropout") or 0.0,
         ),
         norm=LayerNormSpec(),
         wiring=PostNormSpec(dropout=dropout),

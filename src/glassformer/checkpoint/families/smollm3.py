@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.checkpoint.families import llama, parts
-from glassformer.checkpoint.families.base import Tree
+from glassformer.checkpoint.families.base import Tree, flag
 from glassformer.checkpoint.families.rope import rotary
 from glassformer.model.block import BlockSpec
 from glassformer.model.position import NoPositionSpec
@@ -12,9 +12,9 @@ from glassformer.model.transformer import TransformerSpec
 
 def read(config: Tree) -> TransformerSpec:
     """Their config as a spec."""
-    norm, biased = parts.rms(config), config.get("attention_bias", False)
+    norm, biased = parts.rms(config), flag(config, "attention_bias", default=False)
     turns = _turns(config)
-    on = config.get("use_sliding_window", False)
+    on = flag(config, "use_sliding_window", default=False)
     kinds = parts.layer_kinds(config, lambda i: "full_attention" if turns[i] or not on else "sliding_attention")
 
     def block(index: int) -> BlockSpec:
@@ -26,7 +26,7 @@ def read(config: Tree) -> TransformerSpec:
                 bias=biased,
                 out_bias=biased,
             ),
-            feedforward=parts.gated(config, bias=config.get("mlp_bias", False)),
+            feedforward=parts.gated(config, bias=flag(config, "mlp_bias", default=False)),
             norm=norm,
         )
 
@@ -36,7 +36,7 @@ def read(config: Tree) -> TransformerSpec:
 def _turns(config: Tree) -> list[bool]:
     layers, listed = parts.size(config, "num_hidden_layers"), config.get("no_rope_layers")
     if listed is None:
-        every = config.get("no_rope_layer_interval", 4)
+        every = parts.size({"no_rope_layer_interval": 4, **config}, "no_rope_layer_interval")
         return [(index + 1) % every != 0 for index in range(layers)]
     if not isinstance(listed, list) or len(listed) != layers:
         raise ValueError(f"expected no_rope_layers to have {layers} items, found {str(listed)[:80]}")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, refuse, size
+from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, flag, number, refuse, size
 from glassformer.checkpoint.rename import Rule, same
 from glassformer.errors import CheckpointError
 from glassformer.model.attention import GroupedAttentionSpec
@@ -27,17 +27,20 @@ def read(config: Tree) -> TransformerSpec:
     The first T5 has its head tied and scales the stream before it; later ones don't scale, and have their own head.
     """
     refuse(config, {"is_decoder": (False, None), "is_encoder_decoder": (True, None)})
-    width, dropout = size(config, "d_model"), config.get("dropout_rate", 0.1)
-    norm, tied = RMSNormSpec(eps=config.get("layer_norm_epsilon", 1e-6)), config.get("tie_word_embeddings", True)
-    scale = width**-0.5 if config.get("scale_decoder_outputs", tied) else 1.0
-    context = config.get("n_positions") or 512
+    width, dropout = size(config, "d_model"), number(config, "dropout_rate", 0.1)
+    norm, tied = (
+        RMSNormSpec(eps=number(config, "layer_norm_epsilon", 1e-6)),
+        flag(config, "tie_word_embeddings", default=True),
+    )
+    scale = width**-0.5 if flag(config, "scale_decoder_outputs", default=tied) else 1.0
+    context = number(config, "n_positions") or 512
     encoder = EncoderSpec(
         context=context,
         layers=size(config, "num_layers"),
         position=_position(config, both_ways=True),
         blocks=(_block(config, norm, decodes=False),),
         norm=norm,
-        start=(config.get("decoder_start_token_id") or config.get("pad_token_id") or 0,),
+        start=(number(config, "decoder_start_token_id") or number(config, "pad_token_id") or 0,),
     )
     return TransformerSpec(
         vocabulary=size(config, "vocab_size"),
@@ -55,27 +58,27 @@ def read(config: Tree) -> TransformerSpec:
 
 def settle(config: Tree, names: Collection[str]) -> Tree:
     """Whether the head has a matrix of its own: their program says in a config it writes that it hasn't, always."""
-    if config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True)):
+    if flag(config, "scale_decoder_outputs", default=flag(config, "tie_word_embeddings", default=True)):
         return {**config, "tie_word_embeddings": True}
     return {**config, "scale_decoder_outputs": False, "tie_word_embeddings": "lm_head.weight" not in names}
 
 
 def _position(config: Tree, *, both_ways: bool) -> RelativeSpec:
     return RelativeSpec(
-        buckets=config.get("relative_attention_num_buckets", 32),
-        furthest=config.get("relative_attention_max_distance", 128),
+        buckets=number(config, "relative_attention_num_buckets", 32),
+        furthest=number(config, "relative_attention_max_distance", 128),
         bidirectional=both_ways,
     )
 
 
 def _block(config: Tree, norm: RMSNormSpec, *, decodes: bool) -> BlockSpec:
-    heads, dropout = size(config, "num_heads"), config.get("dropout_rate", 0.1)
+    heads, dropout = size(config, "num_heads"), number(config, "dropout_rate", 0.1)
     common: dict[str, Any] = {
         "heads": heads, "kv_heads": heads, "head_width": size(config, "d_kv"), "scale": 1.0, "dropout": dropout,
     }  # fmt: skip
     named = config.get("feed_forward_proj", "relu")
     if not isinstance(named, str):
-        raise CheckpointError(f"config.json: expected feed_forward_proj to be a name, found {str(named)[:80]}")
+        raise CheckpointError(f"expected feed_forward_proj to be a name, found {str(named)[:80]}")
     gated, act = named.startswith("gated-"), activation("gelu_new" if named == "gated-gelu" else named.split("-")[-1])
     kind = GatedSpec if gated else MLPSpec
     return BlockSpec(
