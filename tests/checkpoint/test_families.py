@@ -1,90 +1,23 @@
-"""Families against transformers: the same weights give the same numbers in both, in both directions."""
+"""Families at the edges: models of ours over there, what is refused and how, and files of other shapes."""
 
 import json
 from pathlib import Path
 
 import pytest
+import their_models
 import torch
 from safetensors.torch import load_file, save_file
 from small_models import logits_of, random_model, small_gpt2, small_llama, tokens_for
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, LlamaForSequenceClassification, PreTrainedConfig
+from their_configs import SMALL
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForSequenceClassification
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.export import export_folder
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.errors import CheckpointError
-from glassformer.model import Step, Trace, TransformerSpec
+from glassformer.model import TransformerSpec
 from glassformer.model.norm import LayerNormSpec, RMSNormSpec
 from glassformer.spec import check, override
-
-GPT2 = {
-    "vocab_size": 101,
-    "n_positions": 32,
-    "n_embd": 24,
-    "n_layer": 3,
-    "n_head": 3,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-LLAMA = {
-    "vocab_size": 101,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "head_dim": 6,
-}
-THEIRS = {
-    "gpt2": GPT2Config(**GPT2),
-    "gpt2 untied, other sizes": GPT2Config(**GPT2, n_inner=50, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
-    "gpt2 gelu, unscaled": GPT2Config(**GPT2, activation_function="gelu", scale_attn_weights=False),
-    "llama grouped queries": LlamaConfig(**LLAMA),
-    "llama tied, multi-query": LlamaConfig(**(LLAMA | {"num_key_value_heads": 1}), tie_word_embeddings=True),
-    "llama biases": LlamaConfig(**LLAMA, attention_bias=True, mlp_bias=True),
-    "llama wide heads": LlamaConfig(**(LLAMA | {"head_dim": 10}), rms_norm_eps=1e-3),
-    "llama theta": LlamaConfig(**LLAMA, rope_parameters={"rope_type": "default", "rope_theta": 500_000.0}),
-}
-
-
-def their_model(config: PreTrainedConfig):
-    """A model of theirs with every weight at random, far from where training starts."""
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-@pytest.mark.parametrize("config", THEIRS.values(), ids=THEIRS)
-def test_their_model_gives_the_same_logits_and_hidden_states_here(tmp_path, config):
-    theirs = their_model(config)
-    theirs.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path)
-    tokens = torch.randint(loaded.spec.vocabulary, (2, 29), generator=torch.Generator().manual_seed(3))
-    trace = Trace()
-    with torch.no_grad():
-        expected = theirs(tokens, output_hidden_states=True)
-        logits = loaded.model(tokens, Step.whole(tokens, watch=trace))
-    torch.testing.assert_close(logits, expected.logits, atol=1e-5, rtol=0)
-    ours = ["blocks.0.resid_pre", *(f"blocks.{i}.resid_post" for i in range(2)), "final_norm"]
-    for name, hidden in zip(ours, expected.hidden_states, strict=True):
-        torch.testing.assert_close(trace.kept[name], hidden, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("config", THEIRS.values(), ids=THEIRS)
-def test_what_was_imported_is_exported_to_the_same_tensors(tmp_path, config):
-    theirs = their_model(config)
-    theirs.save_pretrained(tmp_path / "theirs")
-    loaded = load_model(tmp_path / "theirs")
-    assert export_folder(loaded.model, None, tmp_path / "ours").model_type == config.model_type
-    back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").state_dict()
-    assert back.keys() == theirs.state_dict().keys()
-    assert all(torch.equal(back[name], tensor) for name, tensor in theirs.state_dict().items())
-    assert FAMILIES[config.model_type].spec(json.loads((tmp_path / "ours" / "config.json").read_text())) == loaded.spec
-
 
 OURS = {
     "gpt2": small_gpt2(),
@@ -207,7 +140,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("message", CONFIGS)
 def test_a_config_we_can_not_build_is_refused_by_field(tmp_path, message):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **LLAMA, **CONFIGS[message]}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL, **CONFIGS[message]}))
     with pytest.raises(CheckpointError) as caught:
         load_model(tmp_path)
     assert message in str(caught.value)
@@ -216,8 +149,8 @@ def test_a_config_we_can_not_build_is_refused_by_field(tmp_path, message):
 
 def test_the_old_rope_fields_mean_what_the_new_ones_do(tmp_path):
     read = FAMILIES["llama"].spec
-    old = read({**LLAMA, "rope_theta": 500_000.0, "rope_scaling": None})
-    new = read({**LLAMA, "rope_parameters": {"rope_theta": 500_000.0, "rope_type": "default"}})
+    old = read({**SMALL, "rope_theta": 500_000.0, "rope_scaling": None})
+    new = read({**SMALL, "rope_parameters": {"rope_theta": 500_000.0, "rope_type": "default"}})
     assert old == new
     assert old.blocks[0].attention.position.theta == 500_000.0
 
@@ -228,7 +161,7 @@ def rewrite(folder: Path, rename) -> None:
 
 
 def test_old_files_with_bare_names_and_extra_masks_load(tmp_path):
-    theirs = their_model(THEIRS["gpt2"])
+    theirs = their_models.theirs("gpt2")[0]
     theirs.save_pretrained(tmp_path)
     extra = {"h.0.attn.bias": torch.ones(1, 1, 32, 32), "h.0.attn.masked_bias": torch.tensor(-1e4)}
     rewrite(tmp_path, lambda tensors: {name.removeprefix("transformer."): t for name, t in tensors.items()} | extra)
@@ -240,7 +173,7 @@ def test_old_files_with_bare_names_and_extra_masks_load(tmp_path):
 
 
 def test_leftovers_on_either_side_are_listed(tmp_path):
-    their_model(THEIRS["llama grouped queries"]).save_pretrained(tmp_path)
+    their_models.theirs("llama")[0].save_pretrained(tmp_path)
 
     def rename(tensors):
         tensors["model.layers.0.self_attn.q_norm.weight"] = torch.ones(6)
@@ -260,7 +193,7 @@ def test_leftovers_on_either_side_are_listed(tmp_path):
 
 
 def test_shards_are_read_through_their_index(tmp_path):
-    theirs = their_model(THEIRS["llama grouped queries"])
+    theirs = their_models.theirs("llama")[0]
     theirs.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) == 9
     tokens = torch.randint(101, (2, 29))
@@ -283,7 +216,7 @@ def test_shards_are_read_through_their_index(tmp_path):
 
 
 def test_a_model_for_another_task_is_named_in_the_advice(tmp_path):
-    LlamaForSequenceClassification(LlamaConfig(**LLAMA)).save_pretrained(tmp_path)
+    LlamaForSequenceClassification(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
     with pytest.raises(
         CheckpointError, match=r"says LlamaForSequenceClassification, and it was read as LlamaForCausal"
     ):
