@@ -1,6 +1,7 @@
 """Families at the edges: models of ours over there, what is refused and how, and files of other shapes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import their_models
 import torch
 from safetensors.torch import load_file, save_file
 from small_models import logits_of, random_model, small_gpt2, small_llama, tokens_for
-from their_configs import SMALL
+from their_configs import SMALL, VARIANTS
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForSequenceClassification
 
 from glassformer.checkpoint import load_model
@@ -118,6 +119,12 @@ def test_auto_says_why_no_family_fits(tmp_path):
 
 
 CONFIGS = {
+    "expected at most 10000 layers, found 1000000000": {"num_hidden_layers": 10**9},
+    "the weights are quantised (quantization_config), in a format that isn't read": {
+        "quantization_config": {"bits": 4}
+    },
+    "expected rope_parameters to be an object, found []": {"rope_parameters": []},
+    'expected hidden_size to be a positive whole number, found "24"': {"hidden_size": "24"},
     "low_freq_factor is missing": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
     "rope_type = dynamic is not supported": {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "partial_rotary_factor = 0.5 is not supported": {"partial_rotary_factor": 0.5},
@@ -125,16 +132,16 @@ CONFIGS = {
     "pretraining_tp = 2 is not supported": {"pretraining_tp": 2},
     "activation 'mish' is not known": {"hidden_act": "mish"},
     "activation '[]' is not known": {"hidden_act": []},
-    "expected hidden_size to be a positive number, found -1": {"hidden_size": -1},
-    "expected hidden_size to be a positive number, found 24.0": {"hidden_size": 24.0},
+    "expected hidden_size to be a positive whole number, found -1": {"hidden_size": -1},
+    "expected hidden_size to be a positive whole number, found 24.0": {"hidden_size": 24.0},
     "vocab_size is missing": {"vocab_size": None},
     "heads (5) must be a multiple of kv_heads (2)": {"num_attention_heads": 5},
     "heads (4) must divide width (25)": {"hidden_size": 25, "head_dim": None},
     "eps: Input should be greater than 0, got -1": {"rms_norm_eps": -1},
     "expected rope_theta to be a number": {"rope_theta": "ten"},
-    "expected mlp_bias to be true or false, found '1'": {"mlp_bias": 1},
-    "expected tie_word_embeddings to be true or false, found 'maybe'": {"tie_word_embeddings": "maybe"},
-    "expected attention_dropout to be a number, found 'True'": {"attention_dropout": True},
+    "expected mlp_bias to be true or false, found 1": {"mlp_bias": 1},
+    'expected tie_word_embeddings to be true or false, found "maybe"': {"tie_word_embeddings": "maybe"},
+    "expected attention_dropout to be a number, found true": {"attention_dropout": True},
 }
 
 
@@ -188,7 +195,7 @@ def test_leftovers_on_either_side_are_listed(tmp_path):
         f"{tmp_path}: checkpoint of another spec: 1 tensor missing: model.norm.weight; "
         "1 tensor unexpected: model.layers.0.self_attn.q_norm.weight; "
         "1 tensor of another shape: lm_head.weight (expected [101, 24], found [50, 24]) "
-        "(give the weights and the spec of the same model)"
+        "(give the weights and the config of the same model)"
     )
 
 
@@ -220,4 +227,39 @@ def test_a_model_for_another_task_is_named_in_the_advice(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"says LlamaForSequenceClassification, and it was read as LlamaForCausal"
     ):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama tied, multi-query", "gpt2", "t5", "bart"])
+def test_a_head_that_differs_from_the_token_vectors_is_a_head_of_its_own(name, tmp_path):
+    """Whatever the config says: so does transformers."""
+    model, folder = their_models.theirs(name)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    family = FAMILIES[VARIANTS[name][0]]
+    vectors = next(rule.theirs[0] for rule in family.rules(load_model(folder).spec) if "embedding.weight" in rule.ours)
+    head = "lm_head.weight"
+    same = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file({**same, head: same[vectors].clone()}, tmp_path / "model.safetensors")
+    assert load_model(tmp_path).spec.head.kind == "tied"
+    save_file({**same, head: torch.randn(same[vectors].shape)}, tmp_path / "model.safetensors")
+    loaded, tokens = load_model(tmp_path), their_models.some_tokens(2, 9)
+    assert loaded.spec.head.kind == "untied"
+    back = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = their_models.their_pass(back, tokens)[0]
+        found = their_models.our_pass(loaded.model, tokens)[0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_weights_of_whole_numbers_are_refused_by_name(tmp_path):
+    their_models.theirs("llama")[0].save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors | {"model.norm.weight": torch.ones(24, dtype=torch.int8)})
+    with pytest.raises(CheckpointError, match=r"1 tensor of whole numbers .*: model\.norm\.weight \(int8\)"):
+        load_model(tmp_path)
+
+
+def test_a_classifier_of_bart_is_refused_by_its_name(tmp_path):
+    config = json.loads((their_models.theirs("bart")[1] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BartForSequenceClassification"]}))
+    with pytest.raises(CheckpointError, match='architecture "BartForSequenceClassification" is not known'):
         load_model(tmp_path)

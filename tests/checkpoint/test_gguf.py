@@ -166,7 +166,8 @@ def refused(path: Path, content: bytes) -> str:
 def test_files_that_lie_are_refused_in_a_line(tmp_path: Path):
     whole, path = small_file(tmp_path / "whole.gguf"), tmp_path / "m.gguf"
     assert "GGUF" in refused(path, b"not a model")
-    assert "can't read" in refused(path, b"")
+    assert "it is empty" in refused(path, b"")
+    assert "it holds no tensors" in refused(path, b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     assert "version" in refused(path, whole[:4] + struct.pack("<I", 99) + whole[8:])
     assert "announced" in refused(path, whole[:8] + struct.pack("<Q", 2**60) + whole[16:])
     assert "announced" in refused(path, whole[:16] + struct.pack("<Q", 2**40) + whole[24:])

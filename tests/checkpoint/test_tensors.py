@@ -84,6 +84,7 @@ HUGE = 10**4000  # JSON may hold it; a product of thousands of them would take m
 
 LIES = {
     "expected at least 8 bytes, found 3": b"\x01\x02\x03",
+    "a pointer of Git LFS lies in the place of the weights": b"version https://git-lfs.github.com/spec/v1\n",
     "the file claims 1152921504606846976": (2**60).to_bytes(8, "little") + b"{}",
     "expected a header of at most 2 bytes": (3).to_bytes(8, "little") + b"{}",
     "nested too deeply": headed(b'{"a":' * 200_000),
@@ -96,9 +97,9 @@ LIES = {
     "expected dtype, shape and data_offsets ": headed(one(extra=1)),
     "expected a dtype of F64": headed(one("F4096")),
     "expected a dtype of F64 ": headed(one(["F32"])),
-    "expected a shape": headed(one(shape=[-2])),
-    "expected a shape ": headed(one(shape=[2.0])),
-    "expected a shape  ": headed(one(shape=[True, 2])),
+    "expected a shape of whole numbers": headed(one(shape=[-2])),
+    "expected a shape of whole numbers ": headed(one(shape=[2.0])),
+    "expected a shape of whole numbers  ": headed(one(shape=[True, 2])),
     "expected a shape   ": headed(one(shape=[HUGE] * 2000)),
     "expected a shape    ": headed(one(shape=[1] * 100_000)),
     "expected a shape     ": headed(one(shape=[0, 2**62, 2**62], offsets=[0, 0])),

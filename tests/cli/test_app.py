@@ -188,6 +188,18 @@ def test_what_a_newcomer_broke_is_now_one_line(tmp_path: Path, run: Run, monkeyp
     assert len(outcome.err.strip().splitlines()) == 1
 
 
+def test_an_interrupt_while_the_libraries_load_is_no_traceback(monkeypatch, capsys):
+    def interrupted(*_: str):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("glassformer.cli.app.build_app", interrupted)
+    monkeypatch.setattr("sys.argv", ["glassformer", "chat"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "glassformer: interrupted\n"
+
+
 def test_hints_name_the_command_that_the_user_can_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     script = tmp_path / ".venv" / "bin" / "glassformer"

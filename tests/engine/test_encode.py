@@ -8,6 +8,7 @@ from decoders import build, decoder_spec
 from glassformer.checkpoint import load_model
 from glassformer.engine.encode import embed, fill
 from glassformer.errors import RequestError
+from glassformer.model import Step
 from glassformer.model.position import RotarySpec
 from glassformer.tokenizer import train_tokenizer
 from seq2seq_models import seq2seq_spec
@@ -68,12 +69,33 @@ def test_a_text_without_a_gap_and_a_model_that_fills_none_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
-def test_vectors_are_those_of_their_pooler_whatever_stands_beside_a_text(batch_size, tmp_path):
+@pytest.mark.parametrize("pooling", [None, "mean", "max"])
+def test_vectors_of_a_plain_encoder_are_means_whatever_stands_beside_a_text(pooling, batch_size, tmp_path):
     theirs, tokenizer, ours = save(BertModel, tmp_path)
-    vectors = embed(ours.model, ours.tokenizer, TEXTS, batch_size=batch_size)
+    vectors = embed(ours.model, ours.tokenizer, TEXTS, pooling, batch_size=batch_size)
     with torch.no_grad():
-        expected = torch.cat([theirs(**tokenizer(text, return_tensors="pt")).pooler_output for text in TEXTS])
+        last = [theirs(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in TEXTS]
+    expected = torch.stack([states.amax(0) if pooling == "max" else states.mean(0) for states in last])
     torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
+
+
+def test_the_head_of_a_plain_encoder_is_their_pooler(tmp_path):
+    theirs, _, ours = save(BertModel, tmp_path)
+    tokens = torch.tensor([[2, 5, 9, 3]])
+    with torch.no_grad():
+        expected = theirs(tokens).pooler_output
+        torch.testing.assert_close(ours.model(tokens, Step.whole(tokens)), expected, atol=1e-5, rtol=0)
+
+
+def test_an_encoder_without_a_pooler_is_one_too(tmp_path):
+    _, tokenizer, _ = save(BertModel, tmp_path / "with")
+    theirs = BertModel.from_pretrained(tmp_path / "with" / "m", add_pooling_layer=False).eval()
+    theirs.save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    ours = load_model(tmp_path / "m")
+    with torch.no_grad():
+        expected = theirs(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state.mean(1)
+    torch.testing.assert_close(embed(ours.model, ours.tokenizer, TEXTS[:1]), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -96,8 +118,9 @@ def test_vectors_are_those_of_sentence_transformers_and_come_back_after_an_expor
     export_folder(ours.model, ours.tokenizer, tmp_path / "back")
     back = SentenceTransformer(str(tmp_path / "back"), device="cpu")
     torch.testing.assert_close(vectors, torch.tensor(back.encode(TEXTS)), atol=1e-5, rtol=0)
-    with pytest.raises(RequestError, match="its own way of pooling"):
-        embed(ours.model, ours.tokenizer, TEXTS, "max")
+    longest = embed(ours.model, ours.tokenizer, TEXTS, "max")
+    assert not torch.equal(longest, vectors) or pooling == "max"
+    assert torch.allclose(longest.norm(dim=1), torch.ones(len(TEXTS))) == normalise
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])

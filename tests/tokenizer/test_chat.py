@@ -139,6 +139,14 @@ def test_contents_may_repeat_and_have_spaces_around_them(template: str):
     assert said(chat(template), talk) == [f"{text}<|im_end|>" for text in ("user", middle, "assistant")]
 
 
+def test_a_token_that_is_called_like_a_rule_is_no_rule():
+    tokenizer = train_tokenizer("bpe", ["first\n" * 99], special=SPECIAL)
+    assert '"first"' in tokenizer._rules  # which is also how a scheme of spaces is called
+    tokenizer = Tokenizer(tokenizer._rules, {"chat_template": CHATML})
+    tokens = Chat.of(tokenizer).encode([{"role": "user", "content": "say <|im_end|>"}])
+    assert tokens.count(tokenizer.special["<|im_end|>"]) == 1
+
+
 def test_the_text_of_a_special_token_in_a_message_stays_text():
     about = chat(CHATML)
     talk = [

@@ -3,7 +3,8 @@
 A model folder holds `model.safetensors`, `spec.json` and, where the model has one, the tokenizer's files.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from glassformer.checkpoint.gguf_model import gguf_model
 from glassformer.checkpoint.heap import give_back
 from glassformer.checkpoint.llama2c import Llama2cFile
 from glassformer.checkpoint.locate import PICKLES, Place, Which, locate, pickled
-from glassformer.checkpoint.rename import Source, check, imported, same
+from glassformer.checkpoint.rename import RawSource, Source, alike, check, imported, same
 from glassformer.checkpoint.tensors import Entry, TensorFile, save_tensors
 from glassformer.errors import CheckpointError, SpecError
 from glassformer.model.transformer import Transformer, TransformerSpec
@@ -81,7 +82,7 @@ def load_model(
         family = _family(place, inside)
         spec = _spec(place, family, inside)  # a config that can't be used is said before its weights are looked for
         source = inside or stack.enter_context(_weights(place, family))
-        spec = _spec(place, family, inside, source.entries) if family else spec
+        spec = _spec(place, family, inside, source) if family else spec
         tokenizer = read_tokenizer(place.tokenizer) if place.tokenizer else None
         tokenizer = inside.tokenizer() if inside else tokenizer
         _refuse_another(tokenizer, spec, place)
@@ -158,7 +159,7 @@ def load_spec(path: Path | str, which: Which = "best") -> tuple[TransformerSpec,
         spec = _spec(place, family, inside)
         if family is not None and any((place.folder / name).exists() for name in (WEIGHTS, INDEX)):
             source = stack.enter_context(_weights(place, family))
-            spec = _spec(place, family, inside, source.entries)
+            spec = _spec(place, family, inside, source)
             _refuse_sizes(spec, source, place.folder)
         return spec, place.name
 
@@ -180,9 +181,9 @@ def _family(place: Place, inside: SingleFile | None) -> Family | None:
 
 
 def _spec(
-    place: Place, family: Family | None, inside: SingleFile | None, names: Collection[str] = ()
+    place: Place, family: Family | None, inside: SingleFile | None, source: Source | None = None
 ) -> TransformerSpec:
-    """The spec of a model; `names` are those of its tensors, where they are known."""
+    """The spec of a model; `source` are its tensors, where they are open."""
     if family is None:
         path = place.folder / SPEC
         try:
@@ -193,17 +194,30 @@ def _spec(
     path = place.folder / "config.json" if inside is None else place.folder
     assert config is not None, "a family comes from a config"
     try:
-        return family.spec(family.settle(config, names) if names else config)
+        config = family.settle(config, source.entries) if source else config
+        spec = family.spec(config)
+        if isinstance(source, TensorFile | _Renamed) and _own_head(family, spec, source):
+            spec = family.spec({**config, "tie_word_embeddings": False})
+        return spec
     except CheckpointError as error:
         raise CheckpointError(error.what, where=path, do=error.do) from None
 
 
+def _own_head(family: Family, spec: TransformerSpec, source: RawSource) -> bool:
+    """Whether a head that the config ties to the token vectors has other numbers in the file: then those are meant."""
+    if spec.head.kind != "tied":
+        return False
+    vectors = next(rule.theirs[0] for rule in family.rules(spec) if rule.ours[:1] == ("embedding.weight",))
+    own = [name for name in source.entries if re.fullmatch(family.tied, name) and name != vectors]
+    return vectors in source.entries and any(not alike(source, name, vectors) for name in own)
+
+
 @contextmanager
-def _weights(place: Place, family: Family | None) -> Iterator[Source]:
+def _weights(place: Place, family: Family | None) -> Iterator[RawSource]:
     """The tensors of a folder, from one file or from the shards that an index lists."""
     with ExitStack() as stack:
         if (place.folder / WEIGHTS).exists():
-            source: Source = stack.enter_context(TensorFile(place.folder / WEIGHTS))
+            source: RawSource = stack.enter_context(TensorFile(place.folder / WEIGHTS))
         elif (place.folder / INDEX).exists():
             source = _sharded(place.folder, stack)
         else:
@@ -214,7 +228,7 @@ def _weights(place: Place, family: Family | None) -> Iterator[Source]:
         yield source if family is None else _named_as_now(source, family)
 
 
-def _named_as_now(source: Source, family: Family) -> Source:
+def _named_as_now(source: RawSource, family: Family) -> RawSource:
     """The tensors under the names of a whole model: files of the bare one leave out the prefix, old ones differ."""
     names = {name: name for name in source.entries}
     if not any(name.startswith(family.prefix) for name in names):
@@ -229,7 +243,7 @@ def _named_as_now(source: Source, family: Family) -> Source:
 class _Renamed:
     """Tensors of several files, or under other names: `parts` says where each lies and what it is called there."""
 
-    def __init__(self, parts: Mapping[str, tuple[Source, str]]):
+    def __init__(self, parts: Mapping[str, tuple[RawSource, str]]):
         self.parts = parts
         self.entries: Mapping[str, Entry | Packed] = {
             name: file.entries[there] for name, (file, there) in parts.items()
@@ -239,11 +253,15 @@ class _Renamed:
         file, there = self.parts[name]
         return file.tensor(there, dtype)
 
+    def pieces(self, name: str) -> Iterator[bytes]:
+        file, there = self.parts[name]
+        return file.pieces(there)
 
-def _sharded(folder: Path, stack: ExitStack) -> Source:
+
+def _sharded(folder: Path, stack: ExitStack) -> RawSource:
     path = folder / INDEX
     names = read_document(path).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
+    if not isinstance(names, dict) or not names or not all(isinstance(shard, str) for shard in names.values()):
         raise CheckpointError("expected weight_map to map tensors to files", where=path)
     files: dict[str, TensorFile] = {}
     for shard in sorted(set(names.values())):

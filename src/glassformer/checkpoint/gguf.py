@@ -62,13 +62,13 @@ class GgufFile(NumberFile):
         super().__init__(path)
         self._at = 0
         try:
+            if not self.size:  # which can't be mapped
+                raise self._damaged("it is empty")
             # Only the header is mapped, and only while it is read: it is walked in steps of a few bytes.
             with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as self._bytes:
                 self.facts, self.entries = self._header()
-        except (OSError, ValueError) as error:  # mmap refuses an empty file with a ValueError
+        except OSError as error:
             self.close()
-            if isinstance(error, CheckpointError):
-                raise
             raise CheckpointError(f"can't read: {error}", where=path) from None
         except BaseException:
             self.close()
@@ -107,6 +107,8 @@ class GgufFile(NumberFile):
                 late = entry.start + entry.bytes - len(self._bytes)
                 raise self._damaged(f"tensor {name[:80]!r} ends {late} bytes late")
             entries[name] = entry
+        if not entries:
+            raise self._damaged("it holds no tensors")
         return table, entries
 
     def _tensor(self) -> tuple[str, tuple[int, ...], str, int]:

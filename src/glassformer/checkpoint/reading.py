@@ -1,6 +1,6 @@
 """Numbers out of a file, a piece at a time: beside what is read, memory holds one piece and nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -49,6 +49,13 @@ class NumberFile:
                 done += got
         except OSError as error:
             raise CheckpointError(f"can't read: {error.strerror}", where=self.path) from None
+
+    def span(self, start: int, stop: int) -> Iterator[bytes]:
+        """The bytes from `start` up to `stop`, some at a time."""
+        for first in range(start, stop, PIECE):
+            piece = bytearray(min(PIECE, stop - first))
+            self.fill(memoryview(piece), first)
+            yield bytes(piece)
 
     def read(self, shape: tuple[int, ...], stored: torch.dtype, start: int, wanted: torch.dtype | None) -> Tensor:
         """The numbers that begin at a byte, as a tensor of its own; those with a fraction as `wanted`."""

@@ -121,6 +121,22 @@ class Source(Protocol):
         ...
 
 
+class RawSource(Source, Protocol):
+    """Tensors whose bytes can be looked at as they lie there."""
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of one of them, some at a time."""
+        ...
+
+
+def alike(source: RawSource, one: str, other: str) -> bool:
+    """Whether two tensors on disk are the same, in number format, shape and every number."""
+    a, b = source.entries[one], source.entries[other]
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    return all(piece == there for piece, there in zip(source.pieces(one), source.pieces(other), strict=True))
+
+
 def check(
     rules: Iterable[Rule], shapes: Mapping[str, Shape], source: Source, unused: Sequence[str], where: Path
 ) -> None:
@@ -150,10 +166,16 @@ def check(
             ],
         ),
     ]
+    whole = [
+        f"{name} ({str(entry.dtype).removeprefix('torch.')})"
+        for name in expected
+        if (entry := source.entries.get(name)) is not None and not entry.dtype.is_floating_point
+    ]
+    problems.append(_listed("of whole numbers where weights have fractions (quantised?)", whole))
     if any(problems):
         what = "; ".join(problem for problem in problems if problem)
         raise CheckpointError(
-            f"checkpoint of another spec: {what}", where=where, do="give the weights and the spec of the same model"
+            f"checkpoint of another spec: {what}", where=where, do="give the weights and the config of the same model"
         )
 
 

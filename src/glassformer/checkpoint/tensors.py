@@ -6,7 +6,7 @@ that says what was expected and found.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+LFS = b"version https://git-lfs"
 MAX_HEADER = 16 * 2**20  # bytes; the headers of the largest published models have about one million
 MAX_AXES = 16
 
@@ -67,11 +68,18 @@ class TensorFile(NumberFile):
         entry = self.entries[name]
         return self.read(entry.shape, entry.dtype, entry.start, dtype)
 
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of the tensor of this name, some at a time."""
+        return self.span(self.entries[name].start, self.entries[name].stop)
+
     def _header(self) -> tuple[dict[str, Entry], dict[str, str]]:
         if self.size < 8:
             raise _damaged(self.path, f"expected at least 8 bytes, found {self.size}")
         prefix = bytearray(8)
         self.fill(memoryview(prefix), 0)
+        if prefix == LFS[:8]:
+            what = "a pointer of Git LFS lies in the place of the weights"
+            raise CheckpointError(what, where=self.path, do="fetch them: git lfs pull")
         length = int.from_bytes(prefix, "little")
         if length > min(MAX_HEADER, self.size - 8):
             limit = min(MAX_HEADER, self.size - 8)
@@ -95,7 +103,9 @@ class TensorFile(NumberFile):
         dtype, shape, offsets = facts["dtype"], facts["shape"], facts["data_offsets"]
         if not isinstance(dtype, str) or dtype not in DTYPES:
             raise refuse(f"expected a dtype of {', '.join(DTYPES)}, found {str(dtype)[:40]!r}")
-        if not _sizes(shape) or len(shape) > MAX_AXES or math.prod(max(size, 1) for size in shape) >= 2**63:
+        if not _sizes(shape):
+            raise refuse(f"expected a shape of whole numbers from 0 on, found {str(shape)[:80]}")
+        if len(shape) > MAX_AXES or math.prod(max(size, 1) for size in shape) >= 2**63:
             raise refuse(f"expected a shape of at most {MAX_AXES} sizes, found {str(shape)[:80]}")
         if not _sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= self.size - origin:
             raise refuse(f"expected two offsets within {self.size - origin} bytes, found {str(offsets)[:80]}")

@@ -69,6 +69,8 @@ def main() -> None:
         if "allocate memory" not in str(error) and not isinstance(error, MemoryError):
             raise
         _fail("not enough memory for this (choose smaller sizes)")
+    except KeyboardInterrupt:  # while the libraries are still being imported: a command that runs ends in its own way
+        _fail("interrupted", code=130)
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         sys.exit(0)
@@ -76,6 +78,6 @@ def main() -> None:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, code: int = 2) -> None:
     typer.echo(f"glassformer: {' '.join(message.split())}", err=True)
-    sys.exit(2)
+    sys.exit(code)

@@ -35,7 +35,7 @@ def embed(
         Path | None, typer.Option(help="Write a NumPy array, float32 [texts, width].", show_default=False)
     ] = None,
     pooling: Annotated[
-        Pooling | None, typer.Option(help="For a model without a head of its own: mean …", show_default=False)
+        Pooling | None, typer.Option(help="Instead of the model's own way, or else the mean.", show_default=False)
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Texts in one pass.", min=1)] = 32,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import RequestError
-from glassformer.model.embedding import Pooling, pool
+from glassformer.model.embedding import PooledHeadSpec, Pooling, pool
 from glassformer.model.step import Step
 from glassformer.model.transformer import Transformer
 from glassformer.ops.softmax import softmax
@@ -39,16 +40,16 @@ def embed(
 ) -> Float[Tensor, "N D"]:
     """A vector for every text, in their order.
 
-    A model that was made for it pools as its head says. Any other pools its last stream, as `pooling` says (by default
-    the mean): a decoder that of its tokens, an encoder-decoder that of its encoder. Texts longer than the context lose
-    their last tokens; `cut` is told how many tokens such a text has.
+    A model that was made for it (its folder says how it pools) does as its head says, unless `pooling` is given. Any
+    other pools its last stream, by default to the mean: a decoder that of its tokens, an encoder-decoder that of its
+    encoder. So does BERT, whose own pooler (`model(tokens, step)` gives it) learnt whether two texts follow each other,
+    not what they say. Texts longer than the context lose their last tokens; `cut` is told how many tokens it has.
 
     Raises:
-        RequestError: a text without tokens, a way of pooling that the model's own head contradicts.
+        RequestError: a text without tokens.
     """
-    own = model.spec.head.kind == "pooled"
-    if own and pooling is not None:
-        raise RequestError("this model has its own way of pooling", do="leave --pooling out")
+    head = model.spec.head
+    own = pooling is None and isinstance(head, PooledHeadSpec) and head.transform is None
     framed = [_framed(model, tokenizer, text, cut) for text in texts]
     vectors = torch.empty(0)
     for rows, tokens, step in _batches(model, framed, batch_size):
@@ -58,6 +59,8 @@ def embed(
             found = pool(model.encode(tokens, step).states, step.positions, pooling or "mean")
         else:
             found = pool(model.read(tokens, step), step.positions, pooling or "mean")
+        if not own and getattr(head, "normalise", False):
+            found = F.normalize(found, dim=-1)
         if not len(vectors):
             vectors = found.new_empty(len(texts), found.size(-1))
         vectors[rows] = found

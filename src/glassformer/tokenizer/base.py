@@ -170,7 +170,7 @@ class Tokenizer:
 
     def _section(self, text: str, start: int, end: int) -> list[Span]:
         spans = self.spans(text[start:end])
-        if start and spans and '"first"' in self._rules:
+        if start and spans and '"first"' in json.dumps(self._tree["pre_tokenizer"]):
             what = "this tokenizer can't read a text in parts, which the text of a special token in a message asks for"
             raise TokenizerError(what, do="take it out of the message")
         return [Span(span.token, span.start + start, span.end + start) for span in spans]

@@ -4,6 +4,7 @@ What an architecture can't express is never listed by hand. A config is written 
 difference between the two specs is refused by name: a field that is added to the model tomorrow is covered today.
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items(
 OF_TRAINING = ("dropout", "init", "context")
 
 
+MOST_LAYERS = 10_000  # the deepest published models have some hundred
 FAR = 1000  # fields: of a model that can't even be compared
 
 ABSENT = re.compile(r"'(\w+Spec)' object has no attribute '(\w+)'")
@@ -63,6 +65,7 @@ class Family:
     unused: patterns of names that their checkpoints may hold without need.
     heads:  the architecture for each kind of head, where there are several.
     old:    endings of names that older files have, and what they are called now.
+    tied:   the pattern of those of them that repeat the token vectors, for a head that is tied to these.
     settle: a config made definite by the names that the file beside it holds, where the config alone isn't.
     """
 
@@ -76,6 +79,7 @@ class Family:
     unused: tuple[str, ...] = ()
     heads: Mapping[str, str] = field(default_factory=dict[str, str])
     old: Mapping[str, str] = field(default_factory=dict[str, str])
+    tied: str = r"lm_head\.weight"
     settle: Callable[[Tree, Collection[str]], Tree] = lambda config, names: config
 
     def architecture_of(self, spec: TransformerSpec) -> str:
@@ -84,6 +88,9 @@ class Family:
 
     def spec(self, config: Tree) -> TransformerSpec:
         """Their config as a spec; raises CheckpointError where it asks for what we don't have, or makes no sense."""
+        if config.get("quantization_config") is not None:
+            what = "the weights are quantised (quantization_config), in a format that isn't read"
+            raise CheckpointError(what, do="take the model as it was before, or a GGUF file of it")
         try:
             return self.read(config)
         except ValidationError as error:
@@ -211,16 +218,29 @@ def size(config: Tree, *names: str) -> int:
         if config.get(name) is not None:
             value = config[name]
             if type(value) is not int or not 1 <= value < 2**40:
-                raise CheckpointError(f"expected {name} to be a positive number, found {str(value)[:80]}")
+                raise CheckpointError(f"expected {name} to be a positive whole number, found {shown(value)}")
             return value
     raise CheckpointError(f"{names[0]} is missing")
+
+
+def layers_of(config: Tree, *names: str) -> int:
+    """A number of layers: one that could be, for every layer is described before a file is looked at."""
+    count = size(config, *names)
+    if count > MOST_LAYERS:
+        raise CheckpointError(f"expected at most {MOST_LAYERS} layers, found {count}")
+    return count
+
+
+def shown(value: Any) -> str:
+    """A value as the file has it: a text in quotes."""
+    return json.dumps(value, ensure_ascii=False)[:80]
 
 
 def flag(config: Tree, name: str, *, default: bool) -> bool:
     """A field that is true or false; null is false, as their program takes it."""
     value = config.get(name, default)
     if value is not None and not isinstance(value, bool):
-        raise CheckpointError(f"expected {name} to be true or false, found {str(value)[:80]!r}")
+        raise CheckpointError(f"expected {name} to be true or false, found {shown(value)}")
     return bool(value)
 
 
@@ -228,7 +248,7 @@ def number(config: Tree, name: str, default: float | None = None) -> Any:
     """A field that is a number, or null; whether it makes sense is for the spec to say."""
     value = config.get(name, default)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise CheckpointError(f"expected {name} to be a number, found {str(value)[:80]!r}")
+        raise CheckpointError(f"expected {name} to be a number, found {shown(value)}")
     return value
 
 
@@ -236,5 +256,5 @@ def listed(config: Tree, name: str) -> list[Any]:
     """A field that is a list; empty where it is null or missing."""
     value = config.get(name) or []
     if not isinstance(value, list):
-        raise CheckpointError(f"expected {name} to be a list, found {str(value)[:80]!r}")
+        raise CheckpointError(f"expected {name} to be a list, found {shown(value)}")
     return value

@@ -38,7 +38,7 @@ def read(config: Tree) -> TransformerSpec:
         "transform": POOLER,
     }
     types = number(config, "type_vocab_size", 2)
-    head = encoders.head(config, masked, POOLER, labelled)
+    head = encoders.head(config, masked, encoders.pooler(config, POOLER), labelled)
     if head.kind == "span":  # which reads the tokens as they are
         head = head.replace(transform=None)
     return encoders.post_norm(config, 0, types, head)
@@ -89,6 +89,7 @@ FAMILY = Family(
     rules=rules,
     prefix="bert.",
     # Numbers that old files carry along; a tied matrix once more; heads of pretraining that no task reads.
+    tied=r"cls\.predictions\.decoder\.weight",
     unused=(
         r"(bert\.)?embeddings\.position_ids",
         r"cls\.predictions\.decoder\.(weight|bias)",
@@ -97,5 +98,6 @@ FAMILY = Family(
         r"bert\.cls\..*",
     ),
     heads=encoders.heads("Bert"),
+    settle=encoders.settle,
     old=OLD,
 )

@@ -86,6 +86,7 @@ FAMILY = Family(
     widen=encoders.widen,
     rules=rules,
     prefix="distilbert.",
+    tied=r"vocab_projector\.weight",
     unused=(r"(distilbert\.)?embeddings\.position_ids", r"vocab_projector\.weight"),
     heads=encoders.heads("DistilBert"),
 )

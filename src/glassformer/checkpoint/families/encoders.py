@@ -3,7 +3,7 @@
 BERT's block came first, and most encoders are that block under other names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from glassformer.checkpoint.families import parts
@@ -12,6 +12,7 @@ from glassformer.checkpoint.families.base import (
     Tree,
     activation,
     flag,
+    layers_of,
     number,
     size,
     with_bias,
@@ -55,6 +56,9 @@ LONGEST = "max_seq_length"
 """The most tokens of a sentence, where that is fewer than the model has positions for."""
 
 
+POOLS = "add_pooling_layer"
+
+
 def heads(name: str) -> dict[str, str]:
     """The architectures of a family by our kind of head."""
     return {
@@ -92,6 +96,18 @@ def head(config: Tree, masked: TransformSpec, pooler: TransformSpec | None, clas
     if kind == "classifier":
         return ClassifierHeadSpec(labels=labels(config), **fields)
     return TokenClassifierHeadSpec(labels=labels(config), **{k: v for k, v in fields.items() if k == "dropout"})
+
+
+def settle(config: Tree, names: Collection[str]) -> Tree:
+    """Whether a bare model was made with its pooler: only its tensors say so."""
+    if task(config) != "pooled" or any(name.endswith("pooler.dense.weight") for name in names):
+        return config
+    return {**config, POOLS: False}
+
+
+def pooler(config: Tree, usual: TransformSpec) -> TransformSpec | None:
+    """What makes the vector of a text out of its first token, in a model that has it."""
+    return usual if flag(config, POOLS, default=True) else None
 
 
 def _pooled(pooler: TransformSpec | None) -> PooledHeadSpec:
@@ -149,7 +165,7 @@ def post_norm(config: Tree, unused: int, types: int, head: HeadSpec) -> Transfor
         vocabulary=size(config, "vocab_size"),
         width=size(config, "hidden_size"),
         context=min(length, longest),
-        layers=size(config, "num_hidden_layers"),
+        layers=layers_of(config, "num_hidden_layers"),
         embedding=TokenEmbeddingSpec(types=types, norm=norm, dropout=dropout),
         position=LearnedSpec(length=length, unused=unused),
         blocks=(block,),

@@ -140,6 +140,7 @@ FAMILY = Family(
     rules=rules,
     prefix="gpt_neox.",
     # Masks and frequencies that old files carry along, and the head of a tied model.
+    tied=r"embed_out\.weight",
     unused=(
         r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",
         r"embed_out\.weight",

@@ -8,6 +8,7 @@ from typing import Any
 
 from glassformer.checkpoint.families import encoders, parts
 from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, flag, number, size
+from glassformer.checkpoint.families.rope import table
 from glassformer.checkpoint.rename import Rule, same, split
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.block import BlockSpec, PreNormSpec
@@ -53,9 +54,9 @@ def _kinds(config: Tree) -> list[str]:
 
 
 def _block(config: Tree, index: int, kind: str, norm: LayerNormSpec) -> BlockSpec:
-    tables = config.get("rope_parameters") or {}
+    tables = table(config, "rope_parameters")
     name, usual = ("global_rope_theta", 160_000.0) if kind == FULL else ("local_rope_theta", 10_000.0)
-    theta = number(tables.get(kind, {}), "rope_theta", number(config, name, usual))
+    theta = number(table(tables, kind), "rope_theta", number(config, name, usual))
     biased, heads = flag(config, "attention_bias", default=False), size(config, "num_attention_heads")
     window = number(config, "local_attention", 128) // 2 if kind == SLIDING else None
     return BlockSpec(
@@ -164,6 +165,7 @@ FAMILY = Family(
     widen=lambda spec: spec,
     rules=rules,
     prefix="model.",
+    tied=r"decoder\.weight",
     unused=(r"decoder\.weight",),
     heads=encoders.heads("ModernBert"),
 )

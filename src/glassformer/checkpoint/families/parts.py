@@ -6,7 +6,16 @@ Llama's names became the language of open models; most families are these parts 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, flag, number, size
+from glassformer.checkpoint.families.base import (
+    THEIR_ACTIVATION,
+    Family,
+    Tree,
+    activation,
+    flag,
+    layers_of,
+    number,
+    size,
+)
 from glassformer.checkpoint.families.rope import rope_parameters, rotary
 from glassformer.checkpoint.rename import Rule, filled, same, split, stacked
 from glassformer.model.attention import GroupedAttentionSpec
@@ -23,7 +32,7 @@ PRE = {"norm1": "input_layernorm", "norm2": "post_attention_layernorm"}
 
 def decoder(config: Tree, block: Callable[[int], BlockSpec], norm: NormSpec, **fields: Any) -> TransformerSpec:
     """A decoder of their sizes whose layers are as `block(index)` says."""
-    layers = size(config, "num_hidden_layers")
+    layers = layers_of(config, "num_hidden_layers")
     tied = flag(config, "tie_word_embeddings", default=False)
     given: dict[str, Any] = {
         "vocabulary": size(config, "vocab_size"),
@@ -75,12 +84,16 @@ def biased(kind: Any) -> bool:
 
 def window(config: Tree, on: bool = True) -> MaskSpec:
     """Their sliding window, where there is one and it is on."""
-    return WindowSpec(size=size(config, "sliding_window")) if on and number(config, "sliding_window") else CausalSpec()
+    return (
+        WindowSpec(size=size(config, "sliding_window"))
+        if on and config.get("sliding_window") is not None
+        else CausalSpec()
+    )
 
 
 def layer_kinds(config: Tree, default: Callable[[int], str]) -> list[str]:
     """`layer_types`: which attention each layer has; what their program takes where the config doesn't say."""
-    layers = size(config, "num_hidden_layers")
+    layers = layers_of(config, "num_hidden_layers")
     kinds = config.get("layer_types")
     if kinds is None:
         return [default(index) for index in range(layers)]

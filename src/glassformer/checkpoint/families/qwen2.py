@@ -32,7 +32,9 @@ def layer_kinds(config: Tree) -> list[str]:
     def default(index: int) -> str:
         return "sliding_attention" if on and index >= number(config, "max_window_layers", 28) else "full_attention"
 
-    return parts.layer_kinds(config, default) if on else ["full_attention"] * parts.size(config, "num_hidden_layers")
+    return (
+        parts.layer_kinds(config, default) if on else ["full_attention"] * parts.layers_of(config, "num_hidden_layers")
+    )
 
 
 def write(spec: TransformerSpec) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def read(config: Tree) -> TransformerSpec:
         "dropout": number(config, "hidden_dropout_prob", 0.1) if dropout is None else dropout,
         "transform": bert.POOLER,
     }
-    head = encoders.head(config, TransformSpec(norm=norm), bert.POOLER, labelled)
+    head = encoders.head(config, TransformSpec(norm=norm), encoders.pooler(config, bert.POOLER), labelled)
     if head.kind == "span":
         head = head.replace(transform=None)
     return encoders.post_norm(config, padding + 1, number(config, "type_vocab_size", 2), head)
@@ -58,6 +58,7 @@ FAMILY = Family(
     widen=encoders.widen,
     rules=rules,
     prefix="roberta.",
+    tied=r"lm_head\.decoder\.weight",
     unused=(
         r"(roberta\.)?embeddings\.position_ids",
         r"lm_head\.decoder\.(weight|bias)",
@@ -65,5 +66,6 @@ FAMILY = Family(
         r"roberta\.lm_head\..*",
     ),
     heads=encoders.heads("Roberta"),
+    settle=encoders.settle,
     old=bert.OLD,
 )

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from glassformer.checkpoint.families.base import Tree, flag, number, refuse
+from glassformer.checkpoint.families.base import Tree, flag, number, refuse, shown
 from glassformer.errors import CheckpointError
 from glassformer.model.position import RotarySpec
 from glassformer.model.rotary_scaling import (
@@ -32,11 +32,16 @@ def facts(config: Tree) -> dict[str, Any]:
         name: value for name in ("rope_theta", "partial_rotary_factor") if (value := number(config, name)) is not None
     }
     for name in ("rope_scaling", "rope_parameters"):
-        extra = config.get(name) or {}
-        if not isinstance(extra, dict):
-            raise CheckpointError(f"expected {name} to be an object, found {str(extra)[:80]}")
-        known.update(extra)
+        known.update(table(config, name))
     return known
+
+
+def table(config: Tree, name: str) -> dict[str, Any]:
+    """A field that is a table; empty where it is null or missing."""
+    found = config.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise CheckpointError(f"expected {name} to be an object, found {shown(found)}")
+    return found or {}
 
 
 def rotary_of(

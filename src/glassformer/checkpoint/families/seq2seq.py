@@ -8,13 +8,17 @@ from glassformer.checkpoint.families.base import (
     Tree,
     activation,
     flag,
+    layers_of,
+    listed,
     number,
     refuse,
+    shown,
     size,
     with_bias,
     with_biases,
 )
 from glassformer.checkpoint.rename import Rule, filled, row, same
+from glassformer.errors import CheckpointError
 from glassformer.model.attention import GroupedAttentionSpec
 from glassformer.model.attention.cross import CrossAttentionSpec
 from glassformer.model.block import BlockSpec, PostNormSpec
@@ -36,12 +40,15 @@ def read(config: Tree, position: PositionSpec, embedding_norm: NormSpec | None) 
     width = size(config, "d_model")
     encoder, decoder = (_block(config, side) for side in SIDES)
     context = size(config, "max_position_embeddings")
+    named = listed(config, "architectures")
+    if named and str(named[0]).endswith(("Classification", "Answering", "CausalLM")):
+        raise CheckpointError(f"architecture {shown(named[0])} is not known (known: {', '.join(KNOWN)})")
     tied = flag(config, "tie_word_embeddings", default=True)
     return TransformerSpec(
         vocabulary=size(config, "vocab_size"),
         width=width,
         context=context,
-        layers=size(config, "decoder_layers"),
+        layers=layers_of(config, "decoder_layers"),
         embedding=TokenEmbeddingSpec(
             scale=width**0.5 if flag(config, "scale_embedding", default=False) else 1.0,
             norm=embedding_norm,
@@ -52,7 +59,11 @@ def read(config: Tree, position: PositionSpec, embedding_norm: NormSpec | None) 
         norm=None,
         head=TiedHeadSpec(bias=True) if tied else UntiedHeadSpec(bias=True),
         encoder=EncoderSpec(
-            context=context, layers=size(config, "encoder_layers"), position=position, blocks=(encoder,), norm=None,
+            context=context,
+            layers=layers_of(config, "encoder_layers"),
+            position=position,
+            blocks=(encoder,),
+            norm=None,
             start=_start(config),
         ),
     )  # fmt: skip
@@ -169,5 +180,6 @@ def _block_rules(there: str, here: str, block: BlockSpec, D: int) -> list[Rule]:
     return table
 
 
+KNOWN = ("BartForConditionalGeneration", "MarianMTModel")
 UNUSED = (r"model\.(en|de)coder\.embed_tokens\.weight", r"lm_head\.weight", r"model\.(en|de)coder\.version")
 """The shared token vectors under their other names."""

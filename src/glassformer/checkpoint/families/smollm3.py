@@ -34,7 +34,7 @@ def read(config: Tree) -> TransformerSpec:
 
 
 def _turns(config: Tree) -> list[bool]:
-    layers, listed = parts.size(config, "num_hidden_layers"), config.get("no_rope_layers")
+    layers, listed = parts.layers_of(config, "num_hidden_layers"), config.get("no_rope_layers")
     if listed is None:
         every = parts.size({"no_rope_layer_interval": 4, **config}, "no_rope_layer_interval")
         return [(index + 1) % every != 0 for index in range(layers)]

@@ -7,7 +7,17 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.checkpoint.families import parts
-from glassformer.checkpoint.families.base import THEIR_ACTIVATION, Family, Tree, activation, flag, number, refuse, size
+from glassformer.checkpoint.families.base import (
+    THEIR_ACTIVATION,
+    Family,
+    Tree,
+    activation,
+    flag,
+    layers_of,
+    number,
+    refuse,
+    size,
+)
 from glassformer.checkpoint.rename import Rule, same
 from glassformer.errors import CheckpointError
 from glassformer.model.attention import GroupedAttentionSpec
@@ -36,7 +46,7 @@ def read(config: Tree) -> TransformerSpec:
     context = number(config, "n_positions") or 512
     encoder = EncoderSpec(
         context=context,
-        layers=size(config, "num_layers"),
+        layers=layers_of(config, "num_layers"),
         position=_position(config, both_ways=True),
         blocks=(_block(config, norm, decodes=False),),
         norm=norm,
@@ -46,7 +56,7 @@ def read(config: Tree) -> TransformerSpec:
         vocabulary=size(config, "vocab_size"),
         width=width,
         context=context,
-        layers=size(config, "num_decoder_layers", "num_layers"),
+        layers=layers_of(config, "num_decoder_layers", "num_layers"),
         embedding=TokenEmbeddingSpec(dropout=dropout),
         position=_position(config, both_ways=False),
         blocks=(_block(config, norm, decodes=True),),
@@ -59,7 +69,7 @@ def read(config: Tree) -> TransformerSpec:
 def settle(config: Tree, names: Collection[str]) -> Tree:
     """Whether the head has a matrix of its own: their program says in a config it writes that it hasn't, always."""
     if flag(config, "scale_decoder_outputs", default=flag(config, "tie_word_embeddings", default=True)):
-        return {**config, "tie_word_embeddings": True}
+        return {**config, "scale_decoder_outputs": True, "tie_word_embeddings": True}
     return {**config, "scale_decoder_outputs": False, "tie_word_embeddings": "lm_head.weight" not in names}
 
 
