@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from small_models import logits_of, random_model, small_gpt2, small_llama, tokens_for
 
 from glassformer.checkpoint import load_model, load_spec, load_tensors, save_model, write_folder
+from glassformer.checkpoint.export import export_folder
 from glassformer.checkpoint.locate import SHAPES
+from glassformer.engine import Engine, SamplingParams
 from glassformer.errors import CheckpointError, GlassformerError
 from glassformer.tokenizer import Tokenizer, train_tokenizer
 
@@ -363,3 +365,29 @@ def test_loading_takes_little_more_memory_than_the_weights(tmp_path):
     taken, weights = map(int, subprocess.check_output(command, env=environment).split())
     assert weights > 100 * 2**20
     assert taken < 1.2 * weights
+
+
+def test_what_a_model_is_never_to_write_is_read_and_never_written(tmp_path, tokenizer):
+    model = random_model(small_llama(vocabulary=tokenizer.vocabulary))
+    export_folder(model, tokenizer, tmp_path / "m")
+    free = load_model(tmp_path / "m")
+    params = SamplingParams(max_tokens=20, temperature=0)
+    written = Engine(free.model, tokenizer, stops=()).generate([[1, 2, 3]], params)[0].tokens
+    assert not free.never
+    asked = {
+        "suppress_tokens": [written[0]],
+        "bad_words_ids": [[written[-1]], [1, 2]],
+        "no_repeat_ngram_size": 3,
+        "min_length": 0,
+    }
+    (tmp_path / "m" / "generation_config.json").write_text(json.dumps(asked))
+    bound = load_model(tmp_path / "m")
+    assert bound.never == {written[0], written[-1]}
+    assert bound.unheeded == ("bad_words_ids (of several tokens)", "no_repeat_ngram_size")
+    other = Engine(bound.model, tokenizer, stops=(), never=bound.never).generate([[1, 2, 3]], params)[0].tokens
+    assert other[0] != written[0]
+    assert not set(other) & bound.never
+    for odd in ([3], "x", [["a"]], {"a": 1}):
+        (tmp_path / "m" / "generation_config.json").write_text(json.dumps({"bad_words_ids": odd}))
+        with pytest.raises(CheckpointError, match="bad_words_ids"):
+            load_model(tmp_path / "m")

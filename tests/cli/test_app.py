@@ -97,16 +97,30 @@ def test_the_version_is_printed(run: Run):
 
 
 def test_an_unknown_command_is_refused(run: Run):
-    result = run("trian")
-    assert result.code == 2
-    assert "No such command 'trian'" in result.err
+    assert "No such command 'trian'" in refused(run("trian"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unknown_option_is_refused(name: str, run: Run):
-    result = run(name, "--no-such-option")
-    assert result.code == 2
-    assert "--no-such-option" in result.err
+    answer = refused(run(name, "--no-such-option"))
+    assert "No such option: --no-such-option" in answer
+    assert f"(see {command()} {name} --help)" in answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("generate",), "Missing argument 'model'"),
+        (("embed", "m", "--pooling", "foo"), "'--pooling': 'foo' is not one of"),
+        (("describe", "m", "--context", "many"), "should be a valid integer"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_one_line(arguments, said, run: Run):
+    assert said in refused(run(*arguments))
+
+
+def test_help_is_no_mistake(run: Run):
+    assert run("generate", "--help").code == run().code == 0
 
 
 def mistakes(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:

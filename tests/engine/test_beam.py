@@ -88,21 +88,23 @@ def their_model(kind: str, folder: Path):
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 1.7])
 @pytest.mark.parametrize("kind", ["t5", "marian"])
-def test_beams_are_those_of_transformers(kind, penalty, tmp_path):
+@pytest.mark.parametrize("never", [(), (4, 9, 17, 23, 31)])
+def test_beams_are_those_of_transformers(kind, penalty, never, tmp_path):
     theirs, ours = their_model(kind, tmp_path), load_model(tmp_path).model
     source = torch.randint(3, 41, (6, 9), generator=torch.Generator().manual_seed(2))
     config = GenerationConfig(
         num_beams=4, num_return_sequences=4, length_penalty=penalty, early_stopping="never", max_new_tokens=12,
         do_sample=False, pad_token_id=0, eos_token_id=END, decoder_start_token_id=0, output_scores=True,
-        return_dict_in_generate=True,
+        return_dict_in_generate=True, bad_words_ids=[[token] for token in never] or None,
     )  # fmt: skip
     masks = torch.ones_like(source)
     expected = theirs.generate(source, attention_mask=masks, generation_config=config)
     params = BeamParams(beams=4, length_penalty=penalty, formula="power", max_tokens=12)
     with torch.no_grad():
         memory = ours.encode(source, Step.whole(source))
-    found = beam_search(ours, [[0]] * 6, [END], params, memory)
+    found = beam_search(ours, [[0]] * 6, [END], params, memory, never)
     texts = [[*one.tokens] for row in found for one in row]
+    assert not set(never) & {token for text in texts for token in text}
     assert texts == [cut(row[1:]) for row in expected.sequences.tolist()]
     scores = torch.tensor([one.score for row in found for one in row])
     torch.testing.assert_close(scores, expected.sequences_scores, atol=1e-4, rtol=0)

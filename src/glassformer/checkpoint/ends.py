@@ -1,6 +1,6 @@
-"""At which tokens a model stops writing: all that its tokenizer and its files name."""
+"""What a model's files say of how it writes: at which tokens it stops, and which it never writes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,50 @@ def stop_ids(
     Raises:
         CheckpointError: an eos_token_id that is no id.
     """
-    stops = {index for config in configs for index in _listed(config.get("eos_token_id"))}
-    stops |= {index for name in ENDS for index in _listed((facts or {}).get(name))}
+    stops = {index for config in configs for index in _listed(config.get("eos_token_id"), "eos_token_id")}
+    stops |= {index for name in ENDS for index in _listed((facts or {}).get(name), name)}
     if tokenizer is not None:
         with suppress(TokenizerError):  # it has no end
             stops.add(tokenizer.eos)
     return frozenset(stops)
+
+
+def never_ids(configs: Iterable[Mapping[str, Any]]) -> frozenset[int]:
+    """Tokens that are never to be written: `suppress_tokens`, and the `bad_words_ids` that are single tokens.
+
+    Raises:
+        CheckpointError: what is listed there are no ids.
+    """
+    found: set[int] = set()
+    for config in configs:
+        words = config.get("bad_words_ids") or []
+        if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
+            raise CheckpointError(f"expected bad_words_ids to be a list of lists of ids, got {str(words)[:60]!r}")
+        single = [word[0] for word in words if len(word) == 1]
+        found |= {*_listed(single, "bad_words_ids"), *_listed(config.get("suppress_tokens"), "suppress_tokens")}
+    return frozenset(found)
+
+
+ASKED: Mapping[str, Collection[Any]] = {
+    "no_repeat_ngram_size": (0, None),
+    "encoder_no_repeat_ngram_size": (0, None),
+    "min_length": (0, None),
+    "min_new_tokens": (0, None),
+    "begin_suppress_tokens": (None,),
+    "forced_eos_token_id": (None,),
+    "force_words_ids": (None,),
+    "sequence_bias": (None,),
+}
+"""What a generation_config.json may ask of every text and we don't do, with the values that ask nothing."""
+
+
+def unheeded(configs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What the files ask of every text that is written, and isn't done here."""
+    asked = {name for config in configs for name, nothing in ASKED.items() if config.get(name) not in nothing}
+    for config in configs:
+        words = config.get("bad_words_ids") or []
+        asked |= {"bad_words_ids (of several tokens)"} if any(len(word) > 1 for word in words) else set()
+    return tuple(sorted(asked))
 
 
 def generation_config(folder: Path) -> dict[str, Any]:
@@ -37,8 +75,8 @@ def generation_config(folder: Path) -> dict[str, Any]:
     return read_document(path) if path.is_file() else {}
 
 
-def _listed(value: object) -> Iterator[int]:
+def _listed(value: object, name: str) -> Iterator[int]:
     for index in value if isinstance(value, list) else [] if value is None else [value]:
         if type(index) is not int or index < 0:
-            raise CheckpointError(f"expected eos_token_id to be one id or several, got {str(value)[:60]!r}")
+            raise CheckpointError(f"expected {name} to be one id or several, got {str(value)[:60]!r}")
         yield index

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.document import read_document
-from glassformer.checkpoint.ends import generation_config, stop_ids
+from glassformer.checkpoint.ends import generation_config, never_ids, stop_ids, unheeded
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.checkpoint.families.base import Family
 from glassformer.checkpoint.gguf import GgufFile, Packed
@@ -37,7 +37,8 @@ WEIGHTS, SPEC, INDEX = "model.safetensors", "spec.json", "model.safetensors.inde
 class Loaded:
     """A model from disk, in evaluation mode.
 
-    `folder` is where its weights were, `name` what to call it, `stops` are the ids at which it stops writing.
+    `folder` is where its weights were, `name` what to call it, `stops` are the ids at which it stops writing, `never`
+    those that it isn't to write; `unheeded` is what its generation_config.json asks beside that and we don't do.
     """
 
     model: Transformer
@@ -46,6 +47,8 @@ class Loaded:
     name: str
     folder: Path
     stops: frozenset[int] = frozenset()
+    never: frozenset[int] = frozenset()
+    unheeded: tuple[str, ...] = ()
 
 
 def save_model(
@@ -96,8 +99,13 @@ def load_model(
         except CheckpointError as error:
             raise CheckpointError(error.what, where=error.where, do=_other(place, family, spec) or error.do) from None
         _fill(model, imported(rules, source, dtype), device)
-    stops = _stops(place, tokenizer, inside)
-    return Loaded(model.to(device).eval(), tokenizer, spec, place.name, place.folder, stops)
+    configs = [] if inside else [place.config or {}, generation_config(place.folder)]
+    try:
+        stops, never = stop_ids(tokenizer, configs, inside.facts if inside else None), never_ids(configs)
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=error.where or place.folder) from None
+    loaded = model.to(device).eval()
+    return Loaded(loaded, tokenizer, spec, place.name, place.folder, stops, never, unheeded(configs))
 
 
 class SingleFile(Source, Protocol):
@@ -119,14 +127,6 @@ def _inside(place: Place, stack: ExitStack) -> SingleFile | None:
     if place.format == "gguf":
         return gguf_model(stack.enter_context(GgufFile(place.folder)))
     return stack.enter_context(Llama2cFile(place.folder))
-
-
-def _stops(place: Place, tokenizer: Tokenizer | None, inside: SingleFile | None) -> frozenset[int]:
-    configs = [] if inside else [place.config or {}, generation_config(place.folder)]
-    try:
-        return stop_ids(tokenizer, configs, inside.facts if inside else None)
-    except CheckpointError as error:
-        raise CheckpointError(error.what, where=error.where or place.folder) from None
 
 
 def _other(place: Place, family: Family | None, spec: TransformerSpec) -> str | None:

@@ -2,11 +2,13 @@
 
 import sys
 from importlib import import_module
+from typing import Any, cast
 
 import typer
 from pydantic import ValidationError
 
 from glassformer import __version__
+from glassformer.cli.name import command
 from glassformer.errors import GlassformerError
 from glassformer.spec import describe
 
@@ -26,6 +28,10 @@ COMMANDS: dict[str, str] = {
     "demo": "demo",
 }
 """Each command by its name, and the file in `cli/` that has it, as a function named like the file."""
+
+
+USAGE: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What is raised for a command line that doesn't parse; some versions of typer bring a click of their own."""
 
 
 def build_app(*names: str) -> typer.Typer:
@@ -60,7 +66,12 @@ def main() -> None:
         typer.echo(__version__)
         return
     try:
-        build_app(*([named] if named else []))()
+        # By itself the library would answer a wrong option with a box of six lines.
+        done = build_app(*([named] if named else []))(sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.exit(done if isinstance(done, int) else 0)
+    except USAGE as error:
+        what = cast("Any", error).format_message().replace("Value error, ", "")
+        _fail(f"{what} (see {command()} {f'{named} ' if named else ''}--help)")
     except GlassformerError as error:
         _fail(str(error))
     except ValidationError as error:

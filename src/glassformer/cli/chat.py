@@ -66,7 +66,7 @@ def chat(
     path = find_model(model, revision)
     loaded, tokenizer = load_with_tokenizer(path, device, dtype)
     about = _chat(tokenizer, template, path, loaded.stops)
-    engine = Engine(loaded.model, tokenizer, stops=loaded.stops | about.turn_ends)
+    engine = Engine(loaded.model, tokenizer, stops=loaded.stops | about.turn_ends, never=loaded.never)
     talk = Talk(engine, about, params, system)
     terminal = sys.stdin.isatty()
     if terminal:

@@ -77,7 +77,9 @@ def generate(
         )
     text = read_text(prompt, file, "PROMPT")
     loaded, tokenizer = load_with_tokenizer(find_model(model, revision), device, dtype)
-    engine = Engine(loaded.model, tokenizer, stops=loaded.stops)
+    engine = Engine(loaded.model, tokenizer, stops=loaded.stops, never=loaded.never)
+    if loaded.unheeded:
+        sys.stderr.write(f"its generation_config.json asks for {', '.join(loaded.unheeded)}: not done here\n")
     echo = echo and loaded.spec.encoder is None  # what an encoder reads isn't continued
     if beams:
         wanted = {"beams": beams, "length_penalty": length_penalty, "max_tokens": max_tokens}

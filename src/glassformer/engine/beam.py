@@ -63,8 +63,8 @@ def search(engine: Engine, prompt: Prompt, params: BeamParams) -> list[tuple[str
         room = params.max_tokens if engine.limit is None else engine.limit + 1 - len(start)
         if room < 1:
             raise RequestError(f"the prompt fills the model's context of {engine.limit}", do="shorten it")
-        ends = sorted(engine.stops)
-        return beam_search(model, [start], ends, params.replace(max_tokens=min(room, params.max_tokens)), memory)[0]
+        own = params.replace(max_tokens=min(room, params.max_tokens))
+        return beam_search(model, [start], sorted(engine.stops), own, memory, sorted(engine.never))[0]
 
     with torch.inference_mode():
         found = engine.turn(work)
@@ -129,14 +129,15 @@ def beam_search(
     ends: Iterable[int],
     params: BeamParams,
     memory: Memory | None = None,
+    never: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
     """The best texts for every prompt, best first, at most `beams` of each.
 
     `prompts` are of one length (an encoder-decoder's are its start, and row b of `memory` is what prompt b reads);
-    `ends` are the tokens that end a text.
+    `ends` are the tokens that end a text, `never` those that no text has.
     """
     assert len({len(prompt) for prompt in prompts}) == 1, "prompts of unlike length go one after the other"
-    search = Search(model, prompts, frozenset(ends), params, memory)
+    search = Search(model, prompts, frozenset(ends), params, memory, never)
     with torch.inference_mode():
         while not search.done:
             search.advance()
@@ -153,9 +154,11 @@ class Search:
         ends: frozenset[int],
         params: BeamParams,
         memory: Memory | None,
+        never: Sequence[int] = (),
     ):
         self.model, self.ends, self.params = model, ends, params
         N, K, device = len(prompts), params.beams, model.embedding.weight.device
+        self.never = torch.tensor(never, device=device, dtype=torch.long)
         self.cache, self.written = RowCache(model, N * K), 0
         rows = torch.arange(N, device=device).repeat_interleave(K)
         self.memory = None if memory is None else memory.take(rows)
@@ -198,7 +201,7 @@ class Search:
         x = self.model.read(self.new, Step(positions, cache=self.cache, memory=self.memory))
         self.cache.length += self.new.size(1)
         logits = self.model.head(x[:, -1:], self.model.embedding)[:, -1]
-        return logits.double().log_softmax(dim=-1)
+        return logits.double().log_softmax(dim=-1).index_fill(-1, self.never, -torch.inf)
 
     def _sort_out(self, index: int, worth: list[float], places: list[tuple[int, int]]) -> list[tuple[float, int, int]]:
         """The beams that a prompt goes on with: (log-probability, beam it continues, token); what ends is set apart."""

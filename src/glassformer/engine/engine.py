@@ -58,8 +58,12 @@ class Engine:
         tokenizer: Tokenizer,
         spec: EngineSpec = DEFAULT_SPEC,
         stops: Iterable[int] | None = None,
+        never: Iterable[int] = (),
     ):
-        """`stops` are the tokens at which a text ends; None: the tokenizer's end of a document."""
+        """`stops` are the tokens at which a text ends; None: the tokenizer's end of a document.
+
+        `never` are tokens that are never written, which some models name (Marian's padding).
+        """
         self.model, self.tokenizer = model.eval(), tokenizer
         self.context, self.limit = _length(model, spec.context)
         self.vocabulary = min(tokenizer.vocabulary, model.spec.vocabulary)
@@ -69,7 +73,8 @@ class Engine:
         pages, seats = _room(model, span, spec)
         self.pool = PagePool(model, pages, span=span, seats=seats)
         self.scheduler = Scheduler(self.pool.ledger, spec.batch_size, spec.budget)
-        self.runner = Runner(model, self.pool)
+        self.never = frozenset(token for token in never if token < model.spec.vocabulary)
+        self.runner = Runner(model, self.pool, self.never)
         self._handles: dict[Sequence, Handle] = {}
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None

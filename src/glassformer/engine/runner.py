@@ -1,6 +1,6 @@
 """The runner: carries a planned pass to the model and brings back the scores for the next tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,9 +17,11 @@ from glassformer.model.watch import OFF, Watcher
 class Runner:
     """Runs a model on pages of a pool."""
 
-    def __init__(self, model: Transformer, pool: PagePool):
+    def __init__(self, model: Transformer, pool: PagePool, never: Collection[int] = ()):
+        """`never` are the tokens that are never written."""
         self.model, self.pool = model, pool
         self.device = model.embedding.weight.device
+        self.never = torch.tensor(sorted(never), device=self.device, dtype=torch.long)
         self.memories = Memories(model) if model.encoder is not None else None
 
     @torch.inference_mode()
@@ -37,4 +39,4 @@ class Runner:
             x = x[torch.arange(len(counts), device=self.device), ends][:, None]
         logits = step.watch("logits", self.model.head(x, self.model.embedding))
         cache.advance()
-        return logits[:, -1]
+        return logits[:, -1].index_fill(-1, self.never, -torch.inf) if len(self.never) else logits[:, -1]
