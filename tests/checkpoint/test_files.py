@@ -185,7 +185,7 @@ def test_a_checkpoint_of_another_spec_is_refused_with_names_and_shapes(tmp_path)
         f"{tmp_path}: checkpoint of another spec: 17 tensors unexpected: blocks.0.attention.k.bias, "
         "blocks.0.attention.out.bias, blocks.0.attention.q.bias, blocks.0.attention.v.bias and 13 more; "
         "1 tensor of another shape: position.table (expected [12, 32], found [24, 32]) "
-        "(give the weights and the spec of the same model)"
+        "(give the weights and the config of the same model)"
     )
 
 

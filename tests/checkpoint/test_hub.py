@@ -191,7 +191,7 @@ def test_what_can_not_be_had_is_said_in_a_line_with_advice(home: Home, hub: Hub)
     unreachable = home.refused(NAME, HF_ENDPOINT="http://127.0.0.1:9")
     assert "http://127.0.0.1:9 can't be reached (check the network, or set HF_ENDPOINT to a mirror" in unreachable
     assert "HF_HUB_OFFLINE says not to ask" in home.refused(NAME, HF_HUB_OFFLINE="1")
-    assert "no name of a model of the hub" in home.refused("hf:what is this")
+    assert "is no name of a model of the hub" in home.refused("hf:what is this")
     assert "only a model of the hub has revisions" in home.refused(".", "--revision", "main")
     hub.gated = True
     assert "its licence must be accepted" in home.refused(NAME)

@@ -88,8 +88,12 @@ def test_mistakes_are_said_in_one_line(folders, tmp_path):
         run("generate", folders / "t5", "the fox", "--beams", 3, *odd)
     with pytest.raises(GlassformerError, match="there are no texts"):
         run("embed", folders / "bert", given="\n \n")
-    with pytest.raises(GlassformerError, match="sees tokens that aren't written yet"):
+    with pytest.raises(GlassformerError, match="reads texts and writes none"):
         run("generate", folders / "bert", "the fox")
+    (tmp_path / "text.txt").write_text("the fox")
+    for kind in ("bert", "t5"):
+        with pytest.raises(GlassformerError, match="only a model that continues texts"):
+            run("eval", folders / kind, "--text", tmp_path / "text.txt")
 
 
 def test_an_encoder_decoder_answers_a_text_and_beams_find_no_worse_answers(folders):

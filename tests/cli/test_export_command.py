@@ -43,6 +43,14 @@ def test_a_family_that_does_not_fit_is_refused_and_nothing_is_written(trained, t
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_is_not_exported_onto_itself(trained, tmp_path):
+    run(trained, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    with pytest.raises(CheckpointError, match="would take the place of the model itself"):
+        run(tmp_path / "out", tmp_path / "out", "--dtype", "bfloat16")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
 def test_the_help_has_an_example_and_names_the_families():
     text = run("--help").output
     assert "glassformer export runs/first" in text

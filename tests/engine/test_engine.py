@@ -196,7 +196,7 @@ def test_a_model_that_sees_the_future_is_refused():
     spec = decoder_spec(RotarySpec(), vocabulary=TOKENIZER.vocabulary)
     block = spec.blocks[0]
     block = block.replace(attention=block.attention.replace(mask=BidirectionalSpec()))
-    with pytest.raises(SpecError, match="'bidirectional' sees tokens that aren't written yet"):
+    with pytest.raises(SpecError, match="reads texts and writes none"):
         Engine(build(spec.replace(blocks=(block,))), TOKENIZER)
 
 

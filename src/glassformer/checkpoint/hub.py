@@ -202,7 +202,9 @@ def _said(hub: Any, name: str, revision: str | None) -> Iterator[None]:
     try:
         yield
     except hub.errors.HFValidationError:
-        raise CheckpointError("no name of a model of the hub", where=name, do="it looks like Qwen/Qwen3-0.6B") from None
+        raise CheckpointError(
+            f"{name!r} is no name of a model of the hub", do="it looks like Qwen/Qwen3-0.6B"
+        ) from None
     except errors.GatedRepoError:
         do = f"open {place}, accept it, then set HF_TOKEN to a token of yours (or: hf auth login)"
         raise CheckpointError("its licence must be accepted before it can be downloaded", where=name, do=do) from None

@@ -143,9 +143,12 @@ class Judge:
         """The model of a run or folder.
 
         Raises:
-            CheckpointError: there is none, or it has no tokenizer.
+            CheckpointError: there is none, it has no tokenizer, or it doesn't say what follows a text.
         """
         loaded = load_model(path, device=device, which=which)
+        if not loaded.spec.writes or loaded.spec.encoder is not None:
+            what = "only a model that continues texts (a decoder) can be scored on one"
+            raise CheckpointError(what, where=path, do="this one reads them: see fill and embed")
         if loaded.tokenizer is None:
             raise CheckpointError("the model has no tokenizer", where=path, do="put tokenizer.json beside its weights")
         return cls(loaded.model, loaded.tokenizer, device, dtype, batch_size, _apart(path))

@@ -11,6 +11,7 @@ from glassformer.checkpoint import load_model
 from glassformer.checkpoint.export import export_folder
 from glassformer.checkpoint.families import FAMILIES
 from glassformer.cli.model import MODEL, Revision, find_model
+from glassformer.errors import CheckpointError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -32,6 +33,8 @@ def export(
     Example: glassformer export runs/first exported --dtype bfloat16
     """
     loaded = load_model(find_model(run, revision), dtype=DTYPES[dtype], which=which)
+    if out.resolve() == loaded.folder.resolve():
+        raise CheckpointError("an export would take the place of the model itself", where=out, do="name another folder")
     chosen = export_folder(loaded.model, loaded.tokenizer, out, family)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{loaded.folder} is now {chosen.architecture} in {out}", markup=False)

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Self, TypeVar
 
-import torch
 from pydantic import Field
 
 from glassformer.engine.cache import PagePool, bytes_per_sequence, bytes_per_token, window_of
@@ -280,13 +279,11 @@ def _room(model: Transformer, span: Span, spec: EngineSpec) -> tuple[int, int]:
 
 
 def _span(model: Transformer, context: int, spec: EngineSpec) -> Span:
-    ahead = torch.tensor(1)
-    for block in model.spec.blocks:
-        if block.attention.mask.sees(ahead - 1, ahead):
-            raise SpecError(
-                f"mask {block.attention.mask.kind!r} sees tokens that aren't written yet",
-                do="only models with a causal or window mask can generate",
-            )
+    if not model.spec.writes:
+        raise SpecError(
+            "this model reads texts and writes none: its tokens see those that come later",
+            do="fill gaps with it (`fill`), or turn texts into vectors (`embed`)",
+        )
     window = window_of(model)
     if window is None or window >= context:
         return Span(context, context, spec.page_size)

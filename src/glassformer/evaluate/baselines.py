@@ -83,9 +83,10 @@ def verdict(score: Score, unigram: float) -> str | None:
     """A warning when a model's score is no better than the bits per byte of unigram frequencies, else None."""
     if score.bits_per_byte < unigram * (1 - MARGIN):
         return None
+    better = "hardly" if score.bits_per_byte < unigram else "no"
     return (
-        f"no better than unigram frequencies: the model needs {score.bits_per_byte:.3f} bits per byte, the frequencies "
-        f"of single tokens {unigram:.3f}; it is untrained, or was trained on another kind of text"
+        f"{better} better than unigram frequencies: the model needs {score.bits_per_byte:.3f} bits per byte, the "
+        f"frequencies of single tokens {unigram:.3f}; it is untrained, or was trained on another kind of text"
     )
 
 

@@ -117,6 +117,12 @@ class TransformerSpec(StackSpec):
             )
         return self
 
+    @property
+    def writes(self) -> bool:
+        """Whether no token sees one that comes later: only then can tokens be written one after the other."""
+        ahead = torch.tensor(1)
+        return not any(bool(block.attention.mask.sees(ahead - 1, ahead)) for block in self.blocks)
+
     def build(self) -> "Transformer":
         """A model with fresh weights drawn from torch's global generator."""
         return Transformer(self)
