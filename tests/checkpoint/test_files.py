@@ -391,3 +391,33 @@ def test_what_a_model_is_never_to_write_is_read_and_never_written(tmp_path, toke
         (tmp_path / "m" / "generation_config.json").write_text(json.dumps({"bad_words_ids": odd}))
         with pytest.raises(CheckpointError, match="bad_words_ids"):
             load_model(tmp_path / "m")
+
+
+def test_mapped_weights_are_a_copy_of_the_file_as_it_was(tmp_path):
+    """Whoever changes them changes no file, and whoever replaces the file changes no model."""
+    spec = small_llama()
+    write_folder(tmp_path / "m", lambda folder: save_model(folder, random_model(spec)))
+    stored = (tmp_path / "m" / "model.safetensors").read_bytes()
+    loaded, tokens = load_model(tmp_path / "m").model, tokens_for(spec)
+    before = logits_of(loaded, tokens)
+    with torch.no_grad():
+        loaded.norm.weight.mul_(2.0)
+    assert not torch.equal(logits_of(loaded, tokens), before)
+    assert (tmp_path / "m" / "model.safetensors").read_bytes() == stored
+    with torch.no_grad():
+        loaded.norm.weight.div_(2.0)
+    write_folder(tmp_path / "m", lambda folder: save_model(folder, spec.build()))
+    assert torch.equal(logits_of(loaded, tokens), before)
+    assert not torch.equal(logits_of(load_model(tmp_path / "m").model, tokens), before)
+
+
+def test_weights_at_an_odd_place_of_a_file_are_read_all_the_same(tmp_path):
+    """Not every program lays numbers where their size divides the place."""
+    model = random_model(small_llama())
+    save_model(tmp_path, model)
+    path = tmp_path / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    path.write_bytes((size + 1).to_bytes(8, "little") + content[8 : 8 + size] + b" " + content[8 + size :])
+    tokens = tokens_for(small_llama())
+    assert torch.equal(logits_of(load_model(tmp_path).model, tokens), logits_of(model, tokens))

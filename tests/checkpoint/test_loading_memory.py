@@ -1,4 +1,4 @@
-"""Loading holds the weights once: the peak of a fresh process, for every source, on a model of 200 MB."""
+"""Loading holds the weights once, or maps them: the peak of a fresh process, for every source, on a model of 200 MB."""
 
 import json
 import os
@@ -40,8 +40,11 @@ imports = memory("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
 model = load_model(sys.argv[1], dtype=getattr(torch, sys.argv[2])).model
 peak = memory("VmHWM")
+for parameter in model.parameters():  # every page of them
+    parameter.detach().view(torch.uint8).max()
 assert all(parameter.dtype == getattr(torch, sys.argv[2]) for parameter in model.parameters())
-print(imports, peak - imports, sum(parameter.nbytes for parameter in model.parameters()))
+weights = sum(parameter.nbytes for parameter in model.parameters())
+print(imports, peak - imports, memory("VmHWM") - imports, weights)
 """
 
 
@@ -65,6 +68,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, tuple[int, ...]], format
         header[name] = {"dtype": format, "shape": shape, "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # as the library does, so that numbers lie where they can be mapped
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for start in range(0, end, CHUNK):
@@ -131,7 +135,9 @@ def test_the_peak_is_at_most_a_fifth_above_the_weights(source: str, tmp_path: Pa
     for dtype in ("float32", "bfloat16"):
         command = [sys.executable, "-c", MEASURE, str(path), dtype]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        imports, taken, weights = map(int, subprocess.check_output(command, env=environment).split())
+        imports, taken, used, weights = map(int, subprocess.check_output(command, env=environment).split())
         print(f"{source} as {dtype}: imports {imports / 1e6:.0f} MB, then {taken / weights:.3f} x the weights")
         assert weights > (180e6 if dtype == "float32" else 90e6)
-        assert taken <= 1.2 * weights
+        assert used <= 1.2 * weights
+        if source.endswith(dtype):  # they are mapped: nothing is read before it is used
+            assert taken <= 0.1 * weights

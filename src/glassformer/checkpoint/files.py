@@ -74,7 +74,8 @@ def load_model(
 ) -> Loaded:
     """The model of a checkpoint, of a run (its best checkpoint, else its last), a Hugging Face folder or a single file.
 
-    Weights are read one tensor at a time and converted to `dtype`, so loading needs little more memory than the model.
+    Weights of the format `dtype` are mapped: they take memory when they are used. Others are converted one tensor at a
+    time, so loading needs little more memory than the model.
 
     Raises:
         CheckpointError: nothing to load at `path`, a damaged file, or tensors that are not those of the spec.
@@ -217,7 +218,7 @@ def _weights(place: Place, family: Family | None) -> Iterator[RawSource]:
     """The tensors of a folder, from one file or from the shards that an index lists."""
     with ExitStack() as stack:
         if (place.folder / WEIGHTS).exists():
-            source: RawSource = stack.enter_context(TensorFile(place.folder / WEIGHTS))
+            source: RawSource = stack.enter_context(TensorFile(place.folder / WEIGHTS, maps=True))
         elif (place.folder / INDEX).exists():
             source = _sharded(place.folder, stack)
         else:
@@ -267,7 +268,7 @@ def _sharded(folder: Path, stack: ExitStack) -> RawSource:
     for shard in sorted(set(names.values())):
         if not shard.endswith(".safetensors") or Path(shard).name != shard:
             raise CheckpointError(f"expected the name of a .safetensors file, found {shard[:80]!r}", where=path)
-        files[shard] = stack.enter_context(TensorFile(folder / shard))
+        files[shard] = stack.enter_context(TensorFile(folder / shard, maps=True))
     held = {name: shard for shard, file in files.items() for name in file.entries}
     if held != names or sum(len(file.entries) for file in files.values()) != len(held):
         odd = sorted(name for name in held.keys() | names.keys() if held.get(name) != names.get(name))

@@ -1,5 +1,11 @@
-"""Numbers out of a file, a piece at a time: beside what is read, memory holds one piece and nothing else."""
+"""Numbers out of a file: mapped where they can stay as they are, else a piece at a time.
 
+Beside what is read, memory holds one piece and nothing else.
+"""
+
+import math
+import mmap
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
@@ -14,11 +20,17 @@ PIECE = 2**15
 
 
 class NumberFile:
-    """An open file of numbers. It is read and never mapped: a file that is cut while it is in use is then an error."""
+    """An open file of numbers.
 
-    def __init__(self, path: Path):
+    With `maps`, numbers that keep their format aren't copied: their memory is the file's own pages, which come from the
+    disk when they are first used, and which processes share. What is written to them stays in this process.
+    """
+
+    def __init__(self, path: Path, *, maps: bool = False):
         """Open; raises CheckpointError where there is no regular file, or none that may be read."""
         self.path, self._piece = path, torch.empty(0, dtype=torch.uint8)
+        # A file that is mapped can't be replaced on Windows, and a checkpoint has to be.
+        self.maps, self._map = maps and sys.platform != "win32", None
         if not path.is_file():  # before opening: a pipe would wait for ever
             raise CheckpointError("no such file" if not path.exists() else "not a regular file", where=path)
         try:
@@ -58,14 +70,26 @@ class NumberFile:
             yield bytes(piece)
 
     def read(self, shape: tuple[int, ...], stored: torch.dtype, start: int, wanted: torch.dtype | None) -> Tensor:
-        """The numbers that begin at a byte, as a tensor of its own; those with a fraction as `wanted`."""
+        """The numbers that begin at a byte, as a tensor; those with a fraction as `wanted`."""
         kept = stored if wanted is None or not stored.is_floating_point else wanted
+        if self.maps and kept == stored and start % stored.itemsize == 0 and 0 not in shape:
+            return self._mapped(shape, stored, start)
         tensor = torch.empty(shape, dtype=kept)
         if kept == stored:
             self.fill(_bytes(tensor), start)
         else:
             self.convert(tensor, stored.itemsize, start, lambda raw: raw.view(stored))
         return tensor
+
+    def _mapped(self, shape: tuple[int, ...], stored: torch.dtype, start: int) -> Tensor:
+        """A tensor whose numbers are those of the file; it keeps the map when the file is closed."""
+        if self._map is None:
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+        count = math.prod(shape)
+        if start + count * stored.itemsize > len(self._map):
+            what = f"expected {count * stored.itemsize} bytes at {start}, the file has {len(self._map)}"
+            raise CheckpointError(f"damaged file: {what}", where=self.path, do="copy or download it again")
+        return torch.frombuffer(self._map, dtype=stored, count=count, offset=start).view(shape)
 
     def convert(self, tensor: Tensor, size: float, start: int, unpack: Callable[[Tensor], Tensor]) -> None:
         """Fill a tensor with the numbers that `unpack` makes of the bytes at `start`, of which each takes `size`."""

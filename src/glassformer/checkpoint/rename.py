@@ -117,7 +117,7 @@ class Source(Protocol):
     def entries(self) -> Mapping[str, Entry | Packed]: ...
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """One of them, in memory of its own; numbers with a fraction as `dtype`."""
+        """One of them; numbers with a fraction as `dtype`."""
         ...
 
 

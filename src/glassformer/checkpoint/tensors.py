@@ -54,9 +54,9 @@ class Entry:
 class TensorFile(NumberFile):
     """An open safetensors file with a checked header. `entries` says what is in it; `tensor` takes one tensor out."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, maps: bool = False):
         """Open and check; raises CheckpointError where the file is missing, cut off or says what can't be."""
-        super().__init__(path)
+        super().__init__(path, maps=maps)
         try:
             self.entries, self.metadata = self._header()
         except BaseException:
@@ -64,7 +64,7 @@ class TensorFile(NumberFile):
             raise
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """The tensor of this name in its own memory; numbers with a fraction as `dtype`."""
+        """The tensor of this name; numbers with a fraction as `dtype`."""
         entry = self.entries[name]
         return self.read(entry.shape, entry.dtype, entry.start, dtype)
 
