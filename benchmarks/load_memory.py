@@ -160,7 +160,7 @@ def tokenizer(model: Path, dtype: str) -> tuple[Any, Any]:
     def load() -> Any:
         if model.is_file():
             with GgufFile(model) as file:
-                return gguf_model(file).tokenizer()
+                return gguf_model(file).take_tokenizer()
         return Tokenizer.load(model) if (model / "tokenizer.json").exists() else None
 
     return load, None

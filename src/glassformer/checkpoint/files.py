@@ -88,7 +88,7 @@ def load_model(
         source = inside or stack.enter_context(_weights(place, family))
         spec = _spec(place, family, inside, source) if family else spec
         tokenizer = read_tokenizer(place.tokenizer) if place.tokenizer else None
-        tokenizer = inside.tokenizer() if inside else tokenizer
+        tokenizer = inside.take_tokenizer() if inside else tokenizer
         _refuse_another(tokenizer, spec, place)
         give_back()
         _refuse_sizes(spec, source, place.folder)
@@ -118,7 +118,9 @@ class SingleFile(Source, Protocol):
     @property
     def facts(self) -> Mapping[str, Any]: ...
 
-    def tokenizer(self) -> Tokenizer | None: ...
+    def take_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, once: what it is made of is then let go."""
+        ...
 
 
 def _inside(place: Place, stack: ExitStack) -> SingleFile | None:

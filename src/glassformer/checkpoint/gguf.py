@@ -82,6 +82,10 @@ class GgufFile(NumberFile):
         self.convert(tensor, kind.bytes / kind.numbers, entry.start, lambda raw: dequantise(raw, entry.format))
         return tensor
 
+    def let_go_of_lists(self) -> None:
+        """Forget the facts that are lists: those of a vocabulary are as large as many a layer."""
+        self.facts = {name: fact for name, fact in self.facts.items() if not isinstance(fact, list)}
+
     def _header(self) -> tuple[dict[str, Any], dict[str, Packed]]:
         if self._take(4) != b"GGUF":
             raise self._damaged("expected the letters GGUF at the start")
@@ -107,8 +111,6 @@ class GgufFile(NumberFile):
                 late = entry.start + entry.bytes - len(self._bytes)
                 raise self._damaged(f"tensor {name[:80]!r} ends {late} bytes late")
             entries[name] = entry
-        if not entries:
-            raise self._damaged("it holds no tensors")
         return table, entries
 
     def _tensor(self) -> tuple[str, tuple[int, ...], str, int]:

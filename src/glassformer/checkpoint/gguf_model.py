@@ -68,8 +68,10 @@ class GgufModel:
     def facts(self) -> Mapping[str, Any]:
         return self.file.facts
 
-    def tokenizer(self) -> Tokenizer | None:
-        return tokenizer_inside(self.file)
+    def take_tokenizer(self) -> Tokenizer | None:
+        tokenizer = tokenizer_inside(self.file)
+        self.file.let_go_of_lists()
+        return tokenizer
 
 
 def tokenizer_inside(file: GgufFile) -> Tokenizer | None:
@@ -94,6 +96,10 @@ def gguf_model(file: GgufFile) -> GgufModel:
             f"architecture {str(kind)[:80]!r} is not read from GGUF",
             where=file.path,
             do=f"known: {', '.join(FAMILY_OF)}",
+        )
+    if not file.entries:
+        raise CheckpointError(
+            "no tensors in this file", where=file.path, do="it holds a vocabulary alone: take a model"
         )
     try:
         config = _config(file, kind)

@@ -59,7 +59,7 @@ class Llama2cFile(NumberFile):
         """A header has none but those of the config."""
         return {}
 
-    def tokenizer(self) -> Tokenizer | None:
+    def take_tokenizer(self) -> Tokenizer | None:
         """The tokenizer beside it: tok512.bin for a vocabulary of 512, else tokenizer.bin, else the only tok*.bin."""
         folder, vocabulary = self.path.parent, self.config["vocab_size"]
         fitting = [folder / f"tok{vocabulary}.bin", folder / "tokenizer.bin"]

@@ -25,7 +25,7 @@ def load_tokenizer(
     if place.suffix.lower() in (GGUF, LLAMA2C) and place.is_file():
         gguf = place.suffix.lower() == GGUF
         with GgufFile(place) if gguf else Llama2cFile(place) as file:
-            inside = tokenizer_inside(file) if isinstance(file, GgufFile) else file.tokenizer()
+            inside = tokenizer_inside(file) if isinstance(file, GgufFile) else file.take_tokenizer()
         if inside is None:
             do = "give the original model's folder" if gguf else "put tokenizer.bin beside it"
             raise TokenizerError("this file holds no tokenizer", where=place, do=do)
