@@ -90,6 +90,8 @@ def gguf_model(file: GgufFile) -> GgufModel:
     Raises:
         CheckpointError: an architecture that isn't read, or facts that are missing.
     """
+    if not file.entries:
+        raise CheckpointError("no tensors in this file", where=file.path, do="it holds a vocabulary alone: take a model")
     kind = file.facts.get("general.architecture")
     if kind not in FAMILY_OF:
         raise CheckpointError(
