@@ -91,7 +91,7 @@ def gguf_model(file: GgufFile) -> GgufModel:
         CheckpointError: an architecture that isn't read, or facts that are missing.
     """
     if not file.entries:
-        raise CheckpointError("no tensors in this file", where=file.path, do="it holds a vocabulary alone: take a model")
+        raise CheckpointError("no tensors in this file", where=file.path, do="take a model: this is a vocabulary")
     kind = file.facts.get("general.architecture")
     if kind not in FAMILY_OF:
         raise CheckpointError(
