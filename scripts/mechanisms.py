@@ -17,7 +17,7 @@ from pages import Said, block, fields, keep_fresh, kind_of, page, plain, said, t
 from reference import union_names
 from softmax_page import render_softmax
 
-from glassformer.model import TransformerSpec, points
+from glassformer.model import TransformerSpec
 from glassformer.model.attention import AttentionSpec
 from glassformer.model.attention.cross import CrossAttentionSpec
 from glassformer.model.block import WiringSpec
@@ -198,7 +198,7 @@ def _shapes(part: Part, spec: type[Spec], place: str, model: TransformerSpec) ->
     """What can be watched of a part, and its weights, in the standard model."""
     watched = [
         (f"`{point.name}`", f"`{point.axes}`", " × ".join(map(str, point.shape(B=B, T=CONTEXT, S=CONTEXT, M=CONTEXT))))
-        for point in points(model).values()
+        for point in model.points().values()
         if point.name.startswith(("blocks.0.", "embedding", "position", "final_norm", "logits"))
         and point.name.removeprefix("blocks.0.") in _watched(part, spec, place, model)
     ]

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from glassformer.checkpoint import save_model
 from glassformer.cli.describe import describe
 from glassformer.errors import CheckpointError, SpecError
-from glassformer.model import points
 from glassformer.model.attention import LinearAttentionSpec
 from glassformer.model.count import (
     cache_bytes_per_sequence,
@@ -51,7 +50,7 @@ def test_the_json_holds_what_the_spec_costs(model):
     }
     assert facts["flops_per_token"]["decode"] == flops_per_token(SPEC, 16).decode
     assert facts["layers"] == [{"layers": "0-3", "parameters": 12352, "feedforward_share": 9216 / 12352}]
-    assert [point["name"] for point in facts["points"]] == list(points(SPEC))
+    assert [point["name"] for point in facts["points"]] == list(SPEC.points())
     pattern = next(point for point in facts["points"] if point["name"] == "blocks.0.pattern")
     assert (pattern["axes"], pattern["sizes"]) == (["B", "H", "T", "S"], ["B", 4, "T", "S"])
 

@@ -8,7 +8,7 @@ from model_examples import B, T, base, randomised, some_tokens, with_attention, 
 from pydantic import ValidationError
 
 from glassformer.errors import SpecError
-from glassformer.model import Step, Trace, TransformerSpec, points
+from glassformer.model import Step, Trace, TransformerSpec
 from glassformer.model.attention.cross import CrossAttentionSpec
 from glassformer.model.block import OutputNormSpec, PostNormSpec, PreNormSpec, SandwichNormSpec
 from glassformer.model.embedding import TokenEmbeddingSpec
@@ -91,7 +91,7 @@ def test_watching_shows_exactly_the_points_and_editing_any_of_them_acts(name):
     model, tokens, text = randomised(PAIRS[name]), some_tokens(), source()
     plain, trace = read(model, tokens, text), Trace()
     torch.testing.assert_close(read(model, tokens, text, watch=trace), plain, atol=1e-5, rtol=1e-5)
-    stated = {name: point.shape(B=B, T=T, S=T, M=M) for name, point in points(model.spec).items()}
+    stated = {name: point.shape(B=B, T=T, S=T, M=M) for name, point in model.spec.points().items()}
     assert {name: tuple(value.shape) for name, value in trace.kept.items()} == stated
     assert list(trace.kept) == list(stated)
     cross = trace.kept["blocks.1.cross.pattern"]

@@ -23,7 +23,7 @@ from model_examples import (
 )
 from plain_formula import formula_logits
 
-from glassformer.model import Step, Trace, TransformerSpec, points
+from glassformer.model import Step, Trace, TransformerSpec
 from glassformer.spec import check, members
 
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -110,7 +110,7 @@ def test_watching_changes_nothing_and_shows_exactly_the_points(name):
     model, tokens, trace = random_model(name), some_tokens(), Trace()
     watched = logits_of(model, tokens, Step.whole(tokens, watch=trace))
     torch.testing.assert_close(watched, logits_of(model, tokens), atol=1e-5, rtol=1e-5)
-    stated = {name: point.shape(B=B, T=T, S=T) for name, point in points(model.spec).items()}
+    stated = {name: point.shape(B=B, T=T, S=T) for name, point in model.spec.points().items()}
     assert {name: tuple(value.shape) for name, value in trace.kept.items()} == stated
     assert list(trace.kept) == list(stated)
     assert torch.equal(trace.kept["logits"], watched)
@@ -121,7 +121,7 @@ def test_watching_changes_nothing_and_shows_exactly_the_points(name):
 def test_editing_any_point_changes_the_logits_and_handing_it_back_does_not(name):
     model, tokens = randomised(MODELS[name].replace(layers=1)), some_tokens()
     plain = logits_of(model, tokens)
-    for point in points(model.spec):
+    for point in model.spec.points():
         same = Trace(keep=(), edits={point: torch.clone})
         torch.testing.assert_close(logits_of(model, tokens, Step.whole(tokens, same)), plain, atol=1e-5, rtol=1e-5)
         other = Trace(keep=(), edits={point: _disturb})

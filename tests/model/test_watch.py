@@ -5,7 +5,7 @@ import torch
 from model_examples import H, base, logits_of, randomised, some_tokens
 
 from glassformer.errors import RequestError
-from glassformer.model import OFF, Step, Trace, points
+from glassformer.model import OFF, Step, Trace
 from glassformer.model.watch import CATALOGUE
 
 INNER = ("scores_raw", "scores", "mask", "pattern")
@@ -137,6 +137,6 @@ def test_nobody_watching_hands_back_the_very_value():
 
 
 def test_points_are_all_in_the_catalogue_and_know_their_meaning(model):
-    for name, point in points(model.spec).items():
+    for name, point in model.spec.points().items():
         axes, meaning = CATALOGUE[name.split(".")[-1]]
         assert (point.name, point.axes, point.meaning) == (name, axes, meaning)

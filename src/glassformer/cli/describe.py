@@ -33,7 +33,6 @@ from glassformer.model.count import (
 from glassformer.model.linear import Linear
 from glassformer.model.stack import Stack, StackSpec
 from glassformer.model.transformer import TransformerSpec
-from glassformer.model.watch import points
 from glassformer.spec import Spec, check, read_tree
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
@@ -145,7 +144,7 @@ def _points(spec: TransformerSpec) -> list[dict[str, Any]]:
             "sizes": _shape(point.axes, point.sizes),
             "meaning": point.meaning,
         }
-        for point in points(spec).values()
+        for point in spec.points().values()
     ]
 
 
@@ -293,7 +292,7 @@ def _points_table(spec: TransformerSpec) -> Table:
     table = Table("point", "axes", "shape", "meaning", title="What can be watched", title_justify="left", box=None)
     pattern = spec.replace(layers=min(len(spec.blocks), spec.layers))
     layers = {kind.name.rpartition(".")[2]: _listed(kind) for kind in kinds(spec) if "encoder." not in kind.name}
-    for point in points(pattern).values():
+    for point in pattern.points().values():
         prefix, _, rest = point.name.partition("blocks.")
         index, _, inner = rest.partition(".")
         name = f"blocks.[{layers[index]}].{inner}" if not prefix and rest else point.name

@@ -2,6 +2,6 @@
 
 from glassformer.model.step import Step
 from glassformer.model.transformer import Transformer, TransformerSpec
-from glassformer.model.watch import OFF, Trace, points
+from glassformer.model.watch import OFF, Trace
 
-__all__ = ["OFF", "Step", "Trace", "Transformer", "TransformerSpec", "points"]
+__all__ = ["OFF", "Step", "Trace", "Transformer", "TransformerSpec"]

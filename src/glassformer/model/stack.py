@@ -13,6 +13,7 @@ from glassformer.model.embedding import EmbeddingSpec, TokenEmbedding
 from glassformer.model.norm import NormSpec, RMSNormSpec
 from glassformer.model.position import NoPositionSpec, Position, PositionSpec, Shared
 from glassformer.model.step import Step
+from glassformer.model.watch import CATALOGUE, Point
 from glassformer.ops.dropout import dropout
 from glassformer.spec import Spec
 
@@ -69,6 +70,21 @@ class StackSpec(Spec):
         """The spec of each layer, the pattern unrolled."""
         for index in range(self.layers):
             yield self.blocks[index % len(self.blocks)]
+
+    def points_of(self, width: int) -> Iterator[Point]:
+        """What can be watched in this stack, from the embedding to its last norm."""
+        outer = {"D": width}
+        for name in ("embedding", "position"):
+            yield Point(name, CATALOGUE[name][0], outer, CATALOGUE[name][1])
+        for index, block in enumerate(self.each_block()):
+            sizes = {**outer, **block.sizes(width)}
+            crossing = sizes if block.cross is None else {**outer, **block.cross.sizes(width)}
+            for inner in block.points():
+                axes, meaning = CATALOGUE[inner.removeprefix("cross.")]
+                if inner.startswith("cross."):  # its keys are the source's
+                    axes = axes.replace("T", "M") if inner in ("cross.k", "cross.v") else axes.replace("S", "M")
+                yield Point(f"blocks.{index}.{inner}", axes, crossing if inner.startswith("cross.") else sizes, meaning)
+        yield Point("final_norm", CATALOGUE["final_norm"][0], outer, CATALOGUE["final_norm"][1])
 
 
 class Stack(nn.Module):

@@ -3,6 +3,7 @@
 What runs the blocks is `stack.py`, next door: a decoder, an encoder, or one before the other are the same stack.
 """
 
+from dataclasses import replace
 from typing import Annotated, Literal, Self, cast
 
 import torch
@@ -17,6 +18,7 @@ from glassformer.model.linear import ExpertLinear, Linear
 from glassformer.model.position import Position
 from glassformer.model.stack import Stack, StackSpec
 from glassformer.model.step import Kept, Memory, Step
+from glassformer.model.watch import CATALOGUE, Point
 from glassformer.spec import Spec
 
 
@@ -116,6 +118,20 @@ class TransformerSpec(StackSpec):
                 "encoder.blocks.N.cross has nothing to read: cross-attention belongs to the decoder's blocks"
             )
         return self
+
+    def points(self) -> dict[str, Point]:
+        """Everything that can be watched in a model of this spec, by full name, in the order of the pass.
+
+        An encoder's points are those of its own pass over M source tokens, and come first.
+        """
+        found = list[Point]()
+        for point in self.encoder.points_of(self.width) if self.encoder else ():
+            axes = point.axes.replace("T", "M").replace("S", "M")
+            found.append(replace(point, name=f"encoder.{point.name}", axes=axes))
+        found += self.points_of(self.width)
+        outer = {"D": self.width, "V": self.vocabulary, **self.head.sizes()}
+        found.append(Point("logits", self.head.logits, outer, CATALOGUE["logits"][1]))
+        return {point.name: point for point in found}
 
     @property
     def writes(self) -> bool:

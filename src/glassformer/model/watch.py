@@ -5,18 +5,14 @@
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from glassformer.errors import RequestError
-
-if TYPE_CHECKING:
-    from glassformer.model.stack import StackSpec
-    from glassformer.model.transformer import TransformerSpec
 
 CATALOGUE: Mapping[str, tuple[str, str]] = {
     "embedding": ("B T D", "the tokens as vectors"),
@@ -70,38 +66,11 @@ class Point:
         return tuple(int(axis) if axis.isdigit() else known[axis] for axis in self.axes.split())
 
 
-def points(spec: "TransformerSpec") -> dict[str, Point]:
-    """Everything that can be watched in a model of this spec, by full name, in the order of the pass.
+@runtime_checkable
+class Watchable(Protocol):
+    """What can be watched: the spec of a model."""
 
-    An encoder's points are those of its own pass over M source tokens, and come first.
-    """
-    outer = {"D": spec.width, "V": spec.vocabulary, **spec.head.sizes()}
-    found = [*_source_points(spec), *_stack_points(spec, spec.width)]
-    found.append(Point("logits", spec.head.logits, outer, CATALOGUE["logits"][1]))
-    return {point.name: point for point in found}
-
-
-def _source_points(spec: "TransformerSpec") -> Iterator[Point]:
-    if spec.encoder is not None:
-        for point in _stack_points(spec.encoder, spec.width):
-            axes = point.axes.replace("T", "M").replace("S", "M")
-            yield replace(point, name=f"encoder.{point.name}", axes=axes)
-
-
-def _stack_points(spec: "StackSpec", width: int) -> Iterator[Point]:
-    """The points of one stack, from the embedding to its last norm."""
-    outer = {"D": width}
-    for name in ("embedding", "position"):
-        yield Point(name, CATALOGUE[name][0], outer, CATALOGUE[name][1])
-    for index, block in enumerate(spec.each_block()):
-        sizes = {**outer, **block.sizes(width)}
-        crossing = sizes if block.cross is None else {**outer, **block.cross.sizes(width)}
-        for inner in block.points():
-            axes, meaning = CATALOGUE[inner.removeprefix("cross.")]
-            if inner.startswith("cross."):  # its keys are the source's
-                axes = axes.replace("T", "M") if inner in ("cross.k", "cross.v") else axes.replace("S", "M")
-            yield Point(f"blocks.{index}.{inner}", axes, crossing if inner.startswith("cross.") else sizes, meaning)
-    yield Point("final_norm", CATALOGUE["final_norm"][0], outer, CATALOGUE["final_norm"][1])
+    def points(self) -> Mapping[str, Point]: ...
 
 
 @runtime_checkable
@@ -112,8 +81,8 @@ class Watcher(Protocol):
         """Shown `value`; returns what the pass shall go on with."""
         ...
 
-    def expect(self, spec: "TransformerSpec") -> None:
-        """Called before a pass through a model of this spec: refuses what it has no point for."""
+    def expect(self, model: Watchable) -> None:
+        """Called before a pass through a model: refuses what that has no point for."""
         ...
 
     def at(self, scope: str) -> "Watcher":
@@ -133,7 +102,7 @@ class Off:
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return value
 
-    def expect(self, spec: "TransformerSpec") -> None:
+    def expect(self, model: Watchable) -> None:
         pass
 
     def at(self, scope: str) -> "Off":
@@ -159,13 +128,13 @@ class Trace:
         self.edits, self.scope = dict(edits or {}), ""
         self.kept: dict[str, Tensor] = {}
 
-    def expect(self, spec: "TransformerSpec") -> None:
+    def expect(self, model: Watchable) -> None:
         """Refuse names that the model has no point for: what is never seen would look like what is never there.
 
         Raises:
             RequestError: a pattern of `keep` that matches no point, or an edit of none.
         """
-        known = points(spec)
+        known = model.points()
         for wanted in (*self.keep, *self.edits):
             if wanted not in known and not (wanted in self.keep and any(fnmatchcase(name, wanted) for name in known)):
                 near = difflib.get_close_matches(wanted, known, 1) or [f"*.{wanted}"]

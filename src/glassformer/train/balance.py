@@ -15,8 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from glassformer.model.feedforward import Experts
-from glassformer.model.transformer import TransformerSpec
-from glassformer.model.watch import OFF, Watcher
+from glassformer.model.watch import OFF, Watchable, Watcher
 from glassformer.spec import Spec
 
 
@@ -42,7 +41,7 @@ class Routers:
     def __init__(self, scope: str = "", scores: dict[str, Tensor] | None = None):
         self.scope, self.scores = scope, {} if scores is None else scores
 
-    def expect(self, spec: TransformerSpec) -> None:
+    def expect(self, model: Watchable) -> None:
         pass
 
     def at(self, scope: str) -> "Routers":
