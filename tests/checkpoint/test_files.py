@@ -411,6 +411,17 @@ def test_mapped_weights_are_a_copy_of_the_file_as_it_was(tmp_path):
     assert not torch.equal(logits_of(load_model(tmp_path / "m").model, tokens), before)
 
 
+def test_where_a_file_system_cannot_map_weights_are_read(tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object):
+        raise OSError(19, "No such device")
+
+    model = random_model(small_llama())
+    save_model(tmp_path, model)
+    monkeypatch.setattr("glassformer.checkpoint.reading.mmap.mmap", refuse)
+    tokens = tokens_for(small_llama())
+    assert torch.equal(logits_of(load_model(tmp_path).model, tokens), logits_of(model, tokens))
+
+
 def test_weights_at_an_odd_place_of_a_file_are_read_all_the_same(tmp_path):
     """Not every program lays numbers where their size divides the place."""
     model = random_model(small_llama())

@@ -60,12 +60,11 @@ ASKED: Mapping[str, Collection[Any]] = {
 """What a generation_config.json may ask of every text and we don't do, with the values that ask nothing."""
 
 
-def unheeded(configs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def unheeded(configs: Collection[Mapping[str, Any]]) -> tuple[str, ...]:
     """What the files ask of every text that is written, and isn't done here."""
     asked = {name for config in configs for name, nothing in ASKED.items() if config.get(name) not in nothing}
-    for config in configs:
-        words = config.get("bad_words_ids") or []
-        asked |= {"bad_words_ids (of several tokens)"} if any(len(word) > 1 for word in words) else set()
+    if any(len(word) > 1 for config in configs for word in config.get("bad_words_ids") or ()):
+        asked.add("bad_words_ids (of several tokens)")
     return tuple(sorted(asked))
 
 

@@ -99,10 +99,6 @@ def gguf_model(file: GgufFile) -> GgufModel:
             where=file.path,
             do=f"known: {', '.join(FAMILY_OF)}",
         )
-    if not file.entries:
-        raise CheckpointError(
-            "no tensors in this file", where=file.path, do="it holds a vocabulary alone: take a model"
-        )
     try:
         config = _config(file, kind)
     except (KeyError, TypeError, AttributeError) as error:

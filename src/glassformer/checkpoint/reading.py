@@ -30,7 +30,8 @@ class NumberFile:
         """Open; raises CheckpointError where there is no regular file, or none that may be read."""
         self.path, self._piece = path, torch.empty(0, dtype=torch.uint8)
         # A file that is mapped can't be replaced on Windows, and a checkpoint has to be.
-        self.maps, self._map = maps and sys.platform != "win32", None
+        self.maps = maps and sys.platform != "win32"
+        self._map: mmap.mmap | None = None
         if not path.is_file():  # before opening: a pipe would wait for ever
             raise CheckpointError("no such file" if not path.exists() else "not a regular file", where=path)
         try:
@@ -72,8 +73,8 @@ class NumberFile:
     def read(self, shape: tuple[int, ...], stored: torch.dtype, start: int, wanted: torch.dtype | None) -> Tensor:
         """The numbers that begin at a byte, as a tensor; those with a fraction as `wanted`."""
         kept = stored if wanted is None or not stored.is_floating_point else wanted
-        if self.maps and kept == stored and start % stored.itemsize == 0 and 0 not in shape:
-            return self._mapped(shape, stored, start)
+        if kept == stored and start % stored.itemsize == 0 and 0 not in shape and (mapped := self._pages()):
+            return self._mapped(mapped, shape, stored, start)
         tensor = torch.empty(shape, dtype=kept)
         if kept == stored:
             self.fill(_bytes(tensor), start)
@@ -81,15 +82,22 @@ class NumberFile:
             self.convert(tensor, stored.itemsize, start, lambda raw: raw.view(stored))
         return tensor
 
-    def _mapped(self, shape: tuple[int, ...], stored: torch.dtype, start: int) -> Tensor:
-        """A tensor whose numbers are those of the file; it keeps the map when the file is closed."""
-        if self._map is None:
-            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+    def _pages(self) -> mmap.mmap | None:
+        """The mapped file; None where it isn't to be mapped, or its file system can't."""
+        if self.maps and self._map is None:
+            try:
+                self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError):
+                self.maps = False
+        return self._map
+
+    def _mapped(self, pages: mmap.mmap, shape: tuple[int, ...], stored: torch.dtype, start: int) -> Tensor:
+        """A tensor whose numbers are those of the file; it keeps the pages when the file is closed."""
         count = math.prod(shape)
-        if start + count * stored.itemsize > len(self._map):
-            what = f"expected {count * stored.itemsize} bytes at {start}, the file has {len(self._map)}"
+        if start + count * stored.itemsize > len(pages):
+            what = f"expected {count * stored.itemsize} bytes at {start}, the file has {len(pages)}"
             raise CheckpointError(f"damaged file: {what}", where=self.path, do="copy or download it again")
-        return torch.frombuffer(self._map, dtype=stored, count=count, offset=start).view(shape)
+        return torch.frombuffer(pages, dtype=stored, count=count, offset=start).view(shape)
 
     def convert(self, tensor: Tensor, size: float, start: int, unpack: Callable[[Tensor], Tensor]) -> None:
         """Fill a tensor with the numbers that `unpack` makes of the bytes at `start`, of which each takes `size`."""

@@ -49,18 +49,14 @@ def embed(
         RequestError: a text without tokens.
     """
     head = model.spec.head
-    own = pooling is None and isinstance(head, PooledHeadSpec) and head.transform is None
+    way = head if isinstance(head, PooledHeadSpec) and head.transform is None else PooledHeadSpec()
+    way = way.replace(pooling=pooling or way.pooling)
     framed = [_framed(model, tokenizer, text, cut) for text in texts]
     vectors = torch.empty(0)
     for rows, tokens, step in _batches(model, framed, batch_size):
-        if own:
-            found = model(tokens, step)
-        elif model.encoder is not None:
-            found = pool(model.encode(tokens, step).states, step.positions, pooling or "mean")
-        else:
-            found = pool(model.read(tokens, step), step.positions, pooling or "mean")
-        if not own and getattr(head, "normalise", False):
-            found = F.normalize(found, dim=-1)
+        states = model.read(tokens, step) if model.encoder is None else model.encode(tokens, step).states
+        found = pool(states, step.positions, way.pooling)
+        found = F.normalize(found, dim=-1) if way.normalise else found
         if not len(vectors):
             vectors = found.new_empty(len(texts), found.size(-1))
         vectors[rows] = found
@@ -75,7 +71,7 @@ def fill(model: Transformer, tokenizer: Tokenizer, text: str, top: int = 5) -> t
         RequestError: a text without a gap or longer than the context, a model or tokenizer that can't fill gaps.
     """
     mask = gap_name(tokenizer)
-    if "V" not in model.spec.head.logits or not _sees_both_ways(model):
+    if "V" not in model.spec.head.logits or model.spec.writes:
         raise RequestError("this model doesn't fill gaps", do="take a masked language model, such as BERT")
     framed = tokenizer.frame(text, parse_special=True)
     tokens, gap = framed.tokens, tokenizer.special[mask]
@@ -104,10 +100,6 @@ def gap_name(tokenizer: Tokenizer) -> str:
     if found is None:
         raise RequestError(f"the tokenizer has no token for a gap (known: {', '.join(MASKS)})")
     return found
-
-
-def _sees_both_ways(model: Transformer) -> bool:
-    return all(block.attention.mask.kind == "bidirectional" for block in model.spec.blocks)
 
 
 def _framed(model: Transformer, tokenizer: Tokenizer, text: str, cut: Callable[[int], object]) -> Framed:

@@ -42,7 +42,7 @@ def read(config: Tree, position: PositionSpec, embedding_norm: NormSpec | None) 
     context = size(config, "max_position_embeddings")
     named = listed(config, "architectures")
     if named and str(named[0]).endswith(("Classification", "Answering", "CausalLM")):
-        raise CheckpointError(f"architecture {shown(named[0])} is not known (known: {', '.join(KNOWN)})")
+        raise CheckpointError(f"architecture {shown(named[0])} is not known (known: {', '.join(ARCHITECTURES)})")
     tied = flag(config, "tie_word_embeddings", default=True)
     return TransformerSpec(
         vocabulary=size(config, "vocab_size"),
@@ -72,7 +72,7 @@ def read(config: Tree, position: PositionSpec, embedding_norm: NormSpec | None) 
 def _start(config: Tree) -> tuple[int, ...]:
     """The tokens that the decoder begins with: the one that starts it, and one that is forced to follow."""
     named = [number(config, "decoder_start_token_id"), number(config, "forced_bos_token_id")]
-    return tuple(token for token in named if token is not None) or ((number(config, "eos_token_id") or 0),)
+    return tuple(token for token in named if token is not None) or (number(config, "eos_token_id") or 0,)
 
 
 def _block(config: Tree, side: str) -> BlockSpec:
@@ -180,6 +180,6 @@ def _block_rules(there: str, here: str, block: BlockSpec, D: int) -> list[Rule]:
     return table
 
 
-KNOWN = ("BartForConditionalGeneration", "MarianMTModel")
+ARCHITECTURES = ("BartForConditionalGeneration", "MarianMTModel")
 UNUSED = (r"model\.(en|de)coder\.embed_tokens\.weight", r"lm_head\.weight", r"model\.(en|de)coder\.version")
 """The shared token vectors under their other names."""

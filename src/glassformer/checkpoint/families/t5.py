@@ -38,10 +38,8 @@ def read(config: Tree) -> TransformerSpec:
     """
     refuse(config, {"is_decoder": (False, None), "is_encoder_decoder": (True, None)})
     width, dropout = size(config, "d_model"), number(config, "dropout_rate", 0.1)
-    norm, tied = (
-        RMSNormSpec(eps=number(config, "layer_norm_epsilon", 1e-6)),
-        flag(config, "tie_word_embeddings", default=True),
-    )
+    norm = RMSNormSpec(eps=number(config, "layer_norm_epsilon", 1e-6))
+    tied = flag(config, "tie_word_embeddings", default=True)
     scale = width**-0.5 if flag(config, "scale_decoder_outputs", default=tied) else 1.0
     context = number(config, "n_positions") or 512
     encoder = EncoderSpec(
